@@ -1,0 +1,36 @@
+# Thin names for scripts/*, which install what they need into .venv. PYTHON=... chooses the interpreter.
+
+PROMPT =
+ARGS =
+export PROMPT
+
+.PHONY: help run test test-slow check format bench-step clean
+.NOTPARALLEL:
+
+help:  ## list these targets
+	@echo 'Usage: make TARGET [PYTHON=/path/to/python] [ARGS="flags passed on"]'
+	@sed -n 's/^\([a-z-]*\):  ## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+		printf '  %-11s %s\n' "$$name" "$$what"; done
+
+run:  ## let the default model answer; PROMPT="..." asks something else
+	@scripts/run "$$PROMPT" $(ARGS)
+
+test:  ## the tests that every change must pass
+	@scripts/test $(ARGS)
+
+test-slow:  ## the exhaustive variants
+	@scripts/test -m slow $(ARGS)
+
+check:  ## lint, formatting, types, import rules
+	@scripts/check
+
+format:  ## format everything in place
+	@scripts/format
+
+bench-step:  ## what a step costs besides the model
+	@scripts/setup
+	@.venv/bin/python benchmarks/step_overhead.py $(ARGS)
+
+clean:  ## remove caches and build outputs; .venv stays
+	@rm -rf dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find . -path ./.venv -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""Entry point of the `pelton` command."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pelton import __version__
+
+COMMANDS = {"generate": ("pelton.cli.generate", "complete prompts")}
+"""Command: (module with `make_parser` and `run`, what it does). Loaded when used, so that help is quick."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0, 1 for a failure, 2 for a mistake in what was asked."""
+    parser = argparse.ArgumentParser(
+        prog="pelton",
+        description="Inference and serving engine for large language models.",
+        epilog="commands: " + "; ".join(f"{name}: {does}" for name, (_, does) in COMMANDS.items()),
+    )
+    parser.add_argument("--version", action="version", version=f"pelton {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="`pelton COMMAND --help` says more")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    command = import_module(COMMANDS[options.command][0])
+    command_options = command.make_parser().parse_args(options.arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        return int(command.run(command_options))
+    except ValueError as error:
+        print(f"pelton: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""What runs in a step."""
+
+from dataclasses import dataclass
+
+from pelton.config.options import check_at_least, check_choice, option
+
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits of a step, and who goes first."""
+
+    max_num_batched_tokens: int = option(2048, "Token budget of a step, over all requests.")
+    max_num_seqs: int = option(256, "Most requests that run at once.")
+    long_prefill_token_threshold: int = option(
+        0, "Most tokens of one prompt per step, so that long prompts do not hold up others; 0 means no limit."
+    )
+    scheduling_policy: str = option(
+        "fcfs",
+        "fcfs: first come, first served; priority: lower priority values first, then by arrival.",
+        choices=POLICIES,
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_at_least("max_num_seqs", self.max_num_seqs, 1)
+        check_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        check_choice("scheduling_policy", self.scheduling_policy, POLICIES)

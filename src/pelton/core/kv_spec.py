@@ -1,0 +1,59 @@
+"""What an attention layer asks of the KV cache."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+DTYPE_BYTES = {"float32": 4}
+
+
+@dataclass(frozen=True)
+class KVCacheSpec:
+    """The keys and values that one attention layer keeps.
+
+    Layers with equal specs are interchangeable to the KV cache; see `pelton.kv.groups`.
+    """
+
+    kind: ClassVar[str]
+
+    block_size: int
+    """Tokens per block."""
+    num_kv_heads: int
+    head_size: int
+    dtype: str
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of one layer: keys and values."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec(KVCacheSpec):
+    """A layer whose queries see every earlier position."""
+
+    kind: ClassVar[str] = "full attention"
+
+
+@dataclass(frozen=True)
+class SlidingWindowSpec(KVCacheSpec):
+    """A layer whose queries see their own position and the `window - 1` before it."""
+
+    kind: ClassVar[str] = "sliding window"
+
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1, got {self.window}")
+
+
+@dataclass(frozen=True)
+class KVCacheGroup:
+    """Layers that share one block table per request: equal specs, equal sizes.
+
+    `layers` are indices of attention layers. The i-th layer of every group shares the i-th storage array; a
+    block id belongs to one group at a time.
+    """
+
+    spec: KVCacheSpec
+    layers: tuple[int, ...]

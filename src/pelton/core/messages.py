@@ -1,0 +1,92 @@
+"""Messages between front end, engine core and workers.
+
+All are msgspec structs of plain data, so any of them can cross a process boundary.
+"""
+
+import msgspec
+
+from pelton.sampling_params import SamplingParams
+
+
+class EngineCoreRequest(msgspec.Struct, array_like=True):
+    """Front end to engine core: a request, checked and tokenized."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    """With a seed: the front end draws one where the user gave none."""
+    arrival_time: float
+    """Seconds of the monotonic clock."""
+    eos_token_ids: list[int]
+    priority: int = 0
+    """Lower is more urgent; only the priority policy looks at it."""
+    cache_salt: str | None = None
+    """Prefix-cache blocks are shared only among requests of equal salt."""
+
+
+class NewRequest(msgspec.Struct, array_like=True, gc=False):
+    """Scheduler to workers: a request they do not hold (new, or resumed after preemption), whole."""
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt and the output so far."""
+    sampling_params: SamplingParams
+    block_ids: list[list[int]]
+    """The block table, one list per KV-cache group."""
+
+
+class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
+    """Scheduler to workers: one step, as a delta to what the workers hold.
+
+    The per-request lists run in parallel, in scheduling order. Within a step, workers first drop
+    `dropped_request_ids`, then take `new_requests`, then append `new_block_ids`.
+    """
+
+    step_id: int
+    request_ids: list[str]
+    num_scheduled_tokens: list[int]
+    num_computed_tokens: list[int]
+    """Tokens in the cache before this step: the position of the first scheduled token."""
+    num_logits: list[int]
+    """Logits rows: 0 for a chunk that does not reach the end of the request, else 1."""
+    new_requests: list[NewRequest]
+    new_block_ids: dict[str, list[list[int]]]
+    """Blocks to append to the tables of requests the workers hold, one list per KV-cache group."""
+    dropped_request_ids: list[str]
+    """Finished, aborted and preempted requests."""
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens)
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
+    """Log probabilities at one position: first the sampled token, then the most likely ones in order."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+    """Rank of the sampled token, 1 for the most likely."""
+
+
+class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
+    """Workers to scheduler: what a step produced, in the order of its `SchedulerOutput`."""
+
+    step_id: int
+    token_ids: list[list[int]]
+    """New tokens per request: none, one, or several."""
+    logprobs: dict[str, list[TokenLogprobs]]
+    """One entry per new token, only for requests that ask."""
+
+
+class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
+    """Engine core to front end: what a step brought one request."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: str | None = None
+    """`stop`, `length`, `abort` or `error`; None while the request runs."""
+    stop_reason: int | str | None = None
+    """The stop token, or the error's message."""
+    logprobs: list[TokenLogprobs] | None = None
+    num_cached_tokens: int = 0

@@ -1,0 +1,117 @@
+"""A request as the engine core sees it."""
+
+from enum import Enum
+
+from pelton.core.messages import EngineCoreRequest
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED_STOPPED = "stop"
+    FINISHED_LENGTH = "length"
+    FINISHED_ABORTED = "abort"
+    FINISHED_ERROR = "error"
+
+    @property
+    def is_finished(self) -> bool:
+        return self not in (RequestStatus.WAITING, RequestStatus.RUNNING, RequestStatus.PREEMPTED)
+
+
+class Request:
+    """One request's tokens and counters.
+
+    A request *catches up*: every step moves `num_computed_tokens` towards `num_tokens`. When it gets there,
+    the step samples the next token, which makes the request one token longer.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cache_salt",
+        "eos_token_ids",
+        "id",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_pending_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "priority",
+        "sampling_params",
+        "sort_key",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(self, message: EngineCoreRequest, max_model_len: int) -> None:
+        params = message.sampling_params
+        self.id = message.request_id
+        self.sampling_params = params
+        self.priority = message.priority
+        self.arrival = message.arrival_time
+        self.cache_salt = message.cache_salt
+        self.token_ids = list(message.prompt_token_ids)
+        """Prompt and output tokens that are known."""
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_tokens = self.num_prompt_tokens
+        """Tokens there are or will be: known ones and those that steps in flight are sampling."""
+        self.num_pending_tokens = 0
+        """Tokens that steps in flight are sampling: `num_tokens - len(token_ids)`."""
+        self.num_computed_tokens = 0
+        """Tokens whose keys and values are in the cache once every scheduled step is done."""
+        self.num_cached_tokens = 0
+        """Prompt tokens found in the prefix cache at the first admission."""
+        self.num_preemptions = 0
+        """How often its blocks were taken away. Results of steps launched before that are void."""
+        self.max_total_tokens = max_model_len
+        if params.max_tokens is not None:
+            self.max_total_tokens = min(max_model_len, self.num_prompt_tokens + params.max_tokens)
+        self.eos_token_ids = frozenset(() if params.ignore_eos else message.eos_token_ids)
+        self.stop_token_ids = frozenset(params.stop_token_ids or ())
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+        self.sort_key: tuple[float, ...] = ()
+        """The scheduling policy's order; assigned by the waiting queue."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens that are known."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def append_sampled(self, token_ids: list[int]) -> int:
+        """Take the tokens that one step sampled, in place of one pending, up to the one that ends the request.
+
+        Returns how many were taken; `status` says whether the request has ended.
+        """
+        num_taken = 0
+        for token_id in token_ids:
+            self.token_ids.append(token_id)
+            num_taken += 1
+            if self._ends_with(token_id):
+                break
+        self.num_pending_tokens -= 1
+        self.num_tokens = len(self.token_ids) + self.num_pending_tokens
+        return num_taken
+
+    def _ends_with(self, token_id: int) -> bool:
+        if token_id in self.eos_token_ids:
+            self.status = RequestStatus.FINISHED_STOPPED
+        elif token_id in self.stop_token_ids:
+            self.status = RequestStatus.FINISHED_STOPPED
+            self.stop_reason = token_id
+        elif len(self.token_ids) >= self.max_total_tokens:
+            self.status = RequestStatus.FINISHED_LENGTH
+        else:
+            return False
+        return True
+
+    def forget_computed(self) -> None:
+        """Start over from the known tokens: nothing is in the cache and nothing in flight counts."""
+        self.num_preemptions += 1
+        self.num_computed_tokens = 0
+        self.num_pending_tokens = 0
+        self.num_tokens = len(self.token_ids)

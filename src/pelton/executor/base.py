@@ -1,0 +1,35 @@
+"""What the engine core asks of whoever runs the model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
+from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
+
+
+class Executor(ABC):
+    """Runs steps on its workers, in the order they are launched."""
+
+    @abstractmethod
+    def kv_specs(self) -> list[KVCacheSpec]:
+        """One spec per attention layer of the loaded model."""
+
+    @abstractmethod
+    def available_kv_memory(self) -> int:
+        """Bytes that the KV cache may take by default."""
+
+    @abstractmethod
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
+        """Allocate the KV cache and get ready for steps."""
+
+    @abstractmethod
+    def launch(self, step: SchedulerOutput) -> None:
+        """Start a step. Its errors are raised by the `collect` that belongs to it."""
+
+    @abstractmethod
+    def collect(self) -> ModelRunnerOutput:
+        """Wait for the oldest step in flight and return its results."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Release workers and memory. Nothing may be called afterwards."""

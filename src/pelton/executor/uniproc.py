@@ -1,0 +1,42 @@
+"""One worker, in the process of the engine core."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
+from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
+from pelton.executor.base import Executor
+from pelton.runner.worker import Worker
+
+
+class UniprocExecutor(Executor):
+    """Runs every step to its end at `launch`; `collect` hands out what came of it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._results: deque[ModelRunnerOutput | Exception] = deque()
+
+    def kv_specs(self) -> list[KVCacheSpec]:
+        return self._worker.kv_specs()
+
+    def available_kv_memory(self) -> int:
+        return self._worker.available_kv_memory()
+
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
+        self._worker.initialize(groups, num_blocks, max_model_len)
+
+    def launch(self, step: SchedulerOutput) -> None:
+        try:
+            self._results.append(self._worker.execute(step))
+        except Exception as error:  # kept for `collect`, whose step it belongs to
+            self._results.append(error)
+
+    def collect(self) -> ModelRunnerOutput:
+        result = self._results.popleft()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def shutdown(self) -> None:
+        self._results.clear()
+        self._worker.shutdown()

@@ -1,0 +1,21 @@
+"""Normalisation layers."""
+
+from collections.abc import Iterator
+
+from pelton.layers.parameter import Parameter
+from pelton.ops import Recorder, Value
+
+
+class RMSNorm:
+    """Root-mean-square normalisation with a weight per dimension."""
+
+    def __init__(self, name: str, size: int, eps: float) -> None:
+        self._weight = Parameter(name, (size,))
+        self._eps = eps
+
+    def parameters(self) -> Iterator[Parameter]:
+        yield self._weight
+
+    def __call__(self, op: Recorder, x: Value) -> Value:
+        """x [T, E] -> [T, E]."""
+        return op.rms_norm(x, self._weight.array, self._eps)

@@ -1,0 +1,44 @@
+"""Weights that a checkpoint provides."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pelton.ops.arrays import AnyArray, Float32
+
+
+class Parameter:
+    """One named tensor of the model, loaded once."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], on_load: Callable[[], None] | None = None) -> None:
+        self.name = name
+        self.shape = shape
+        self.is_loaded = False
+        self._array: Float32 | None = None
+        self._on_load = on_load
+
+    def load(self, array: AnyArray) -> None:
+        """Take a float32 array, without a copy where its memory is laid out in order.
+
+        Raises ValueError for another shape or dtype, and for a second load.
+        """
+        if self.is_loaded:
+            raise ValueError(f"{self.name} is loaded twice")
+        if array.shape != self.shape:
+            raise ValueError(f"{self.name} must have shape {list(self.shape)}, got {list(array.shape)}")
+        if array.dtype != np.float32:
+            raise ValueError(f"{self.name} must be float32, got {array.dtype}")
+        self._array = np.require(array, requirements=["C", "A"])
+        self.is_loaded = True
+        if self._on_load is not None:
+            self._on_load()
+
+    @property
+    def array(self) -> Float32:
+        assert self._array is not None, f"{self.name} is {'packed' if self.is_loaded else 'not loaded'}"
+        return self._array
+
+    def take(self) -> Float32:
+        """The array, which the parameter then gives up: its owner keeps it in another form."""
+        array, self._array = self.array, None
+        return array

@@ -1,0 +1,123 @@
+"""Random arguments for every operator, odd sizes included; for tests and benchmarks of implementations.
+
+What an operator must not read is NaN.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from pelton.ops.arrays import Float32, Int32
+from pelton.ops.dims import Dim, L, R, T
+from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.packed_linear import pack_linear
+
+Sizes = Mapping[Dim, int]
+_WIDTHS = (1, 2, 3, 7, 16, 31, 64, 65, 576)
+
+
+def _normal(rng: Generator, *shape: int) -> Float32:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _integers(rng: Generator, low: int, high: int, size: int) -> Int32:
+    return rng.integers(low, high, size, dtype=np.int32)
+
+
+def embed(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    table = _normal(rng, int(rng.integers(1, 300)), int(rng.choice(_WIDTHS)))
+    return _integers(rng, 0, len(table), sizes[T]), table
+
+
+def rms_norm(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    width = int(rng.choice(_WIDTHS))
+    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5
+
+
+def linear(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    n, k = (int(width) for width in rng.choice(_WIDTHS, 2))
+    residual = _normal(rng, sizes[T], n) if rng.random() < 0.5 else None
+    return _normal(rng, sizes[T], k), pack_linear(_normal(rng, n, k)), residual
+
+
+def gated_activation(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    gate_up = _normal(rng, sizes[T], 2 * int(rng.choice(_WIDTHS)))
+    gate_up[rng.random(gate_up.shape) < 0.1] *= 300  # where exp overflows
+    return (gate_up,)
+
+
+def rope_and_cache(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2)
+    num_heads = cache.num_kv_heads * int(rng.integers(1, 4)) + 2 * cache.num_kv_heads
+    angles = _normal(rng, 100, cache.head_size // 2)
+    num_slots = len(cache.array) * cache.block_size
+    slots = rng.permutation(np.arange(cache.block_size, num_slots))[:num_tokens]
+    qkv = _normal(rng, num_tokens, num_heads * cache.head_size)
+    return qkv, _integers(rng, 0, 100, num_tokens), slots, np.cos(angles), np.sin(angles), cache
+
+
+def attention(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    """Requests of all kinds: prefills from the start, chunks and decodes behind a context."""
+    num_tokens, num_requests = sizes[T], sizes[R]
+    cuts = rng.choice(np.arange(1, num_tokens), num_requests - 1, replace=False)
+    query_start = np.sort(np.concatenate([[0], cuts, [num_tokens]])).astype(np.int32)
+    contexts = _integers(rng, 0, 90, num_requests) * (rng.random(num_requests) < 0.8)
+    seq_lens = (np.diff(query_start) + contexts).astype(np.int32)
+    window = None if rng.random() < 0.5 else int(rng.integers(1, 60))
+    cache = _cache(rng, int(seq_lens.sum()))
+    block_table = _fill(rng, cache, contexts, seq_lens, window)
+    q = _normal(rng, num_tokens, cache.num_kv_heads * int(rng.integers(1, 4)) * cache.head_size)
+    return q, cache, block_table, query_start, seq_lens, cache.head_size**-0.5, window
+
+
+def _cache(rng: Generator, num_tokens: int) -> KVCacheLayer:
+    """A cache full of NaN, with at least as many blocks as tokens, besides the null block."""
+    k, s, d = int(rng.integers(1, 4)), int(rng.choice([1, 4, 16])), int(rng.choice([2, 8, 64]))
+    cache = KVCacheLayer("random", num_kv_heads=k, block_size=s, head_size=d)
+    cache.bind(np.full((1 + num_tokens, 2, k, s, d), np.nan, np.float32))
+    return cache
+
+
+def _fill(rng: Generator, cache: KVCacheLayer, contexts: Int32, seq_lens: Int32, window: int | None) -> Int32:
+    """Give every request blocks, and write the positions in its queries' sight. -> block table."""
+    size = cache.block_size
+    num_blocks = -(-seq_lens // size)
+    ids = rng.permutation(np.arange(1, len(cache.array), dtype=np.int32))
+    if rng.random() < 0.5:
+        ids.sort()  # consecutive blocks
+    table = np.zeros((len(seq_lens), int(num_blocks.max()) + int(rng.integers(0, 3))), np.int32)
+    for r, (context, seq_len) in enumerate(zip(contexts.tolist(), seq_lens.tolist(), strict=True)):
+        low = 0 if window is None else max(0, context - window + 1)
+        table[r, low // size : num_blocks[r]] = ids[: num_blocks[r] - low // size]
+        ids = ids[num_blocks[r] :]
+        for position in range(low, seq_len):
+            block = cache.array[table[r, position // size]]
+            block[:, :, position % size] = _normal(rng, 2, cache.num_kv_heads, cache.head_size)
+    return table
+
+
+def gather_rows(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    return _normal(rng, sizes[T], int(rng.choice(_WIDTHS))), _integers(rng, 0, sizes[T], sizes[L])
+
+
+def sample(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    """A mix of greedy and random rows; every parameter is sometimes off."""
+    rows, vocab_size = sizes[L], int(rng.integers(1, 400))
+    temperature = rng.choice(np.array([0.0, 1e-30, 0.5, 1.0, 3.0], np.float32), rows)
+    top_k = rng.choice(np.array([-1, 0, 1, 5, vocab_size, 2**31 - 1], np.int32), rows)
+    top_p = rng.choice(np.array([1e-6, 0.3, 0.9, 1.0], np.float32), rows)
+    seed = rng.integers(0, 2**64, rows, dtype=np.uint64)
+    choice, position = np.zeros(rows, np.int32), _integers(rng, 0, 2**31 - 1, rows)
+    return _normal(rng, rows, vocab_size) * 4, temperature, top_k, top_p, seed, choice, position
+
+
+def logprobs(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    """Some rows ask; some logits are equal."""
+    rows, vocab_size = sizes[L], int(rng.integers(1, 400))
+    logits = _normal(rng, rows, vocab_size) * 4
+    logits[:, vocab_size // 2 :] = np.round(logits[:, vocab_size // 2 :])
+    max_logprobs = min(20, vocab_size)
+    num_logprobs = _integers(rng, -1, max_logprobs + 1, rows)
+    return logits, _integers(rng, 0, vocab_size, rows), num_logprobs, max_logprobs

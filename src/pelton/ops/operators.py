@@ -1,0 +1,166 @@
+"""The operator set: shapes, references, generators and tolerances, in one table.
+
+Shape inference works on value handles and on arrays alike.
+"""
+
+from pelton.ops import generators, reference
+from pelton.ops.dims import Dim, Shape, shape_str
+from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.operator import ArraySpec, Operator, Shaped, Tolerance
+from pelton.ops.packed_linear import PackedLinear
+
+Specs = tuple[ArraySpec, ...]
+
+_EXACT = {"fp32": Tolerance(0.0, 0.0, "copies, or integers that follow from comparisons")}
+_ELEMENTWISE = {"fp32": Tolerance(4e-6, 1e-6, "some ten roundings and one exp of a few ulp, 2**-23 each")}
+_LINEAR = {
+    "fp32": Tolerance(1e-5, 1e-4, "up to 576 products of order 1: sums up to 64, rounded by 2**-18, sqrt(576) times")
+}
+_ATTENTION = {
+    "fp32": Tolerance(
+        1e-5, 1e-5, "scores of order 10 err by some 1e-6, so do the weights, relatively; values are averaged"
+    )
+}
+
+
+def _expect(name: str, value: Shaped, shape: Shape, dtype: str = "float32") -> None:
+    if value.shape != shape or value.dtype != dtype:
+        raise ValueError(f"{name} must be {dtype} {shape_str(shape)}, got {value.dtype} {shape_str(value.shape)}")
+
+
+def _expect_matrix(name: str, value: Shaped) -> tuple[Dim | int, int]:
+    if len(value.shape) != 2 or not isinstance(value.shape[1], int) or value.dtype != "float32":
+        raise ValueError(f"{name} must be a float32 matrix, got {value.dtype} {shape_str(value.shape)}")
+    return value.shape[0], value.shape[1]
+
+
+def _embed(token_ids: Shaped, table: Shaped) -> Specs:
+    _, hidden = _expect_matrix("table", table)
+    _expect("token_ids", token_ids, token_ids.shape[:1], "int32")
+    return (ArraySpec("x", (token_ids.shape[0], hidden)),)
+
+
+def _rms_norm(x: Shaped, weight: Shaped, eps: float) -> Specs:
+    rows, hidden = _expect_matrix("x", x)
+    _expect("weight", weight, (hidden,))
+    return (ArraySpec("normed", (rows, hidden)),)
+
+
+def _linear(x: Shaped, weight: PackedLinear, residual: Shaped | None) -> Specs:
+    rows, _ = _expect_matrix("x", x)
+    _expect("x", x, (rows, weight.in_features))
+    if residual is not None:
+        _expect("residual", residual, (rows, weight.out_features))
+    return (ArraySpec("y", (rows, weight.out_features)),)
+
+
+def _gated_activation(gate_up: Shaped) -> Specs:
+    rows, size = _expect_matrix("gate_up", gate_up)
+    if size % 2:
+        raise ValueError(f"gate_up must have an even number of columns, got {size}")
+    return (ArraySpec("activated", (rows, size // 2)),)
+
+
+def _rope_and_cache(
+    qkv: Shaped, positions: Shaped, slot_mapping: Shaped, cos: Shaped, sin: Shaped, cache: KVCacheLayer
+) -> Specs:
+    rows, size = _expect_matrix("qkv", qkv)
+    q_size = size - 2 * cache.num_kv_heads * cache.head_size
+    if q_size <= 0 or q_size % (cache.num_kv_heads * cache.head_size):
+        raise ValueError(f"qkv has {size} columns, which do not fit the cache of {cache.name}")
+    _expect("positions", positions, (rows,), "int32")
+    _expect("slot_mapping", slot_mapping, (rows,), "int64")
+    _expect("cos", cos, (cos.shape[0], cache.head_size // 2))
+    _expect("sin", sin, cos.shape)
+    return (ArraySpec("q", (rows, q_size)),)
+
+
+def _attention(
+    q: Shaped,
+    cache: KVCacheLayer,
+    block_table: Shaped,
+    query_start: Shaped,
+    seq_lens: Shaped,
+    scale: float,
+    window: int | None,
+) -> Specs:
+    rows, size = _expect_matrix("q", q)
+    if size % (cache.num_kv_heads * cache.head_size):
+        raise ValueError(f"q has {size} columns, which do not fit the cache of {cache.name}")
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    requests = seq_lens.shape[0]
+    _expect("seq_lens", seq_lens, (requests,), "int32")
+    _expect("query_start", query_start, (requests + 1,), "int32")
+    _expect("block_table", block_table, (requests, block_table.shape[-1]), "int32")
+    return (ArraySpec("attended", (rows, size)),)
+
+
+def _gather_rows(x: Shaped, rows: Shaped) -> Specs:
+    _, hidden = _expect_matrix("x", x)
+    _expect("rows", rows, rows.shape[:1], "int32")
+    return (ArraySpec("gathered", (rows.shape[0], hidden)),)
+
+
+def _sample(
+    logits: Shaped,
+    temperature: Shaped,
+    top_k: Shaped,
+    top_p: Shaped,
+    seed: Shaped,
+    choice: Shaped,
+    position: Shaped,
+) -> Specs:
+    rows, _ = _expect_matrix("logits", logits)
+    _expect("temperature", temperature, (rows,))
+    _expect("top_k", top_k, (rows,), "int32")
+    _expect("top_p", top_p, (rows,))
+    _expect("seed", seed, (rows,), "uint64")
+    _expect("choice", choice, (rows,), "int32")
+    _expect("position", position, (rows,), "int32")
+    return (ArraySpec("token_ids", (rows,), "int32"),)
+
+
+def _logprobs(logits: Shaped, token_ids: Shaped, num_logprobs: Shaped, max_logprobs: int) -> Specs:
+    rows, vocab_size = _expect_matrix("logits", logits)
+    _expect("token_ids", token_ids, (rows,), "int32")
+    _expect("num_logprobs", num_logprobs, (rows,), "int32")
+    if not 0 <= max_logprobs <= vocab_size:
+        raise ValueError(f"max_logprobs must be within 0 and V = {vocab_size}, got {max_logprobs}")
+    return (
+        ArraySpec("sampled_logprob", (rows,)),
+        ArraySpec("rank", (rows,), "int32"),
+        ArraySpec("top_ids", (rows, max_logprobs), "int32"),
+        ArraySpec("top_logprobs", (rows, max_logprobs)),
+    )
+
+
+EMBED = Operator("embed", _embed, reference.embed, generators.embed, _EXACT)
+RMS_NORM = Operator("rms_norm", _rms_norm, reference.rms_norm, generators.rms_norm, _ELEMENTWISE)
+LINEAR = Operator("linear", _linear, reference.linear, generators.linear, _LINEAR)
+GATED_ACTIVATION = Operator(
+    "gated_activation",
+    _gated_activation,
+    reference.gated_activation,
+    generators.gated_activation,
+    _ELEMENTWISE,
+)
+ROPE_AND_CACHE = Operator(
+    "rope_and_cache", _rope_and_cache, reference.rope_and_cache, generators.rope_and_cache, _ELEMENTWISE
+)
+ATTENTION = Operator("attention", _attention, reference.attention, generators.attention, _ATTENTION)
+GATHER_ROWS = Operator("gather_rows", _gather_rows, reference.gather_rows, generators.gather_rows, _EXACT)
+SAMPLE = Operator("sample", _sample, reference.sample, generators.sample, _EXACT)
+LOGPROBS = Operator("logprobs", _logprobs, reference.logprobs, generators.logprobs, _ELEMENTWISE)
+
+OPERATORS = (
+    EMBED,
+    RMS_NORM,
+    LINEAR,
+    GATED_ACTIVATION,
+    ROPE_AND_CACHE,
+    ATTENTION,
+    GATHER_ROWS,
+    SAMPLE,
+    LOGPROBS,
+)

@@ -1,0 +1,109 @@
+"""The recorder: models call it as `op`, and every call appends a launch to the program."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pelton.ops import operators
+from pelton.ops.arrays import Float32
+from pelton.ops.dims import Shape
+from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.operator import Operator
+from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.program import Argument, Launch, Program, Value
+
+
+class Recorder:
+    """Records one program. Each operator's meaning is told where its reference is.
+
+    Every method raises ValueError if shapes or dtypes do not fit.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._inputs: dict[str, Value] = {}
+        self._launches: list[Launch] = []
+        self._num_values = 0
+
+    def input(self, name: str, shape: Shape, dtype: str = "float32") -> Value:
+        """Declare an input of the program."""
+        if name in self._inputs:
+            raise ValueError(f"{self._name}: two inputs are called {name!r}")
+        self._inputs[name] = value = self._value(name, shape, dtype)
+        return value
+
+    def finish(self, outputs: Mapping[str, Value]) -> Program:
+        """The program recorded so far, with these outputs."""
+        return Program(self._name, dict(self._inputs), dict(outputs), tuple(self._launches))
+
+    def embed(self, token_ids: Value, table: Float32) -> Value:
+        return self._one(operators.EMBED, token_ids, table)
+
+    def rms_norm(self, x: Value, weight: Float32, eps: float) -> Value:
+        return self._one(operators.RMS_NORM, x, weight, eps)
+
+    def linear(self, x: Value, weight: PackedLinear, residual: Value | None = None) -> Value:
+        return self._one(operators.LINEAR, x, weight, residual)
+
+    def gated_activation(self, gate_up: Value) -> Value:
+        return self._one(operators.GATED_ACTIVATION, gate_up)
+
+    def rope_and_cache(
+        self,
+        qkv: Value,
+        positions: Value,
+        slot_mapping: Value,
+        cos: Float32,
+        sin: Float32,
+        cache: KVCacheLayer,
+    ) -> Value:
+        return self._one(operators.ROPE_AND_CACHE, qkv, positions, slot_mapping, cos, sin, cache)
+
+    def attention(
+        self,
+        q: Value,
+        cache: KVCacheLayer,
+        block_table: Value,
+        query_start: Value,
+        seq_lens: Value,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Value:
+        return self._one(operators.ATTENTION, q, cache, block_table, query_start, seq_lens, scale, window)
+
+    def gather_rows(self, x: Value, rows: Value) -> Value:
+        return self._one(operators.GATHER_ROWS, x, rows)
+
+    def sample(
+        self,
+        logits: Value,
+        temperature: Value,
+        top_k: Value,
+        top_p: Value,
+        seed: Value,
+        choice: Value,
+        position: Value,
+    ) -> Value:
+        return self._one(operators.SAMPLE, logits, temperature, top_k, top_p, seed, choice, position)
+
+    def logprobs(self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int) -> tuple[Value, ...]:
+        """The sampled tokens' log probabilities, their ranks, the most likely tokens and theirs."""
+        return self._launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs)
+
+    def _one(self, operator: Operator, *arguments: Argument) -> Value:
+        (output,) = self._launch(operator, *arguments)
+        return output
+
+    def _launch(self, operator: Operator, *arguments: Argument) -> tuple[Value, ...]:
+        try:
+            specs = operator.infer(*arguments)
+        except ValueError as error:
+            raise ValueError(f"{self._name}, launch {len(self._launches)}, {operator}: {error}") from None
+        outputs = tuple(self._value(*spec) for spec in specs)
+        self._launches.append(Launch(operator, arguments, outputs))
+        return outputs
+
+    def _value(self, name: str, shape: Shape, dtype: str) -> Value:
+        self._num_values += 1
+        return Value(self._num_values - 1, name, shape, np.dtype(dtype))

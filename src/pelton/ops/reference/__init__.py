@@ -1,0 +1,23 @@
+"""The operators in plain numpy: what every other implementation is compared with, and the fallback."""
+
+from pelton.ops.reference.attention import attention
+from pelton.ops.reference.embed import embed
+from pelton.ops.reference.gated_activation import gated_activation
+from pelton.ops.reference.gather_rows import gather_rows
+from pelton.ops.reference.linear import linear
+from pelton.ops.reference.logprobs import logprobs
+from pelton.ops.reference.rms_norm import rms_norm
+from pelton.ops.reference.rope_and_cache import rope_and_cache
+from pelton.ops.reference.sample import sample
+
+__all__ = [
+    "attention",
+    "embed",
+    "gated_activation",
+    "gather_rows",
+    "linear",
+    "logprobs",
+    "rms_norm",
+    "rope_and_cache",
+    "sample",
+]

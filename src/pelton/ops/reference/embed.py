@@ -1,0 +1,10 @@
+"""Rows of the embedding table."""
+
+import numpy as np
+
+from pelton.ops.arrays import Float32, Int32
+
+
+def embed(token_ids: Int32, table: Float32, out: Float32) -> None:
+    """token_ids [T], table [V, E] -> out [T, E]. Raises IndexError for ids outside the vocabulary."""
+    np.take(table, token_ids, axis=0, out=out)

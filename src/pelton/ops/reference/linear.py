@@ -1,0 +1,13 @@
+"""A linear layer over a packed weight, with the residual connection as its epilogue."""
+
+import numpy as np
+
+from pelton.ops.arrays import Float32
+from pelton.ops.packed_linear import PackedLinear
+
+
+def linear(x: Float32, weight: PackedLinear, residual: Float32 | None, out: Float32) -> None:
+    """x [T, K], weight [N, K], residual [T, N] -> out [T, N] = x @ weight.T + residual."""
+    np.matmul(x, weight.array.T, out=out)
+    if residual is not None:
+        out += residual

@@ -1,0 +1,37 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864), and this step's write to the KV cache."""
+
+import numpy as np
+
+from pelton.ops.arrays import Float32, Int32, Int64
+from pelton.ops.kv_cache import KVCacheLayer
+
+
+def rope_and_cache(
+    qkv: Float32,
+    positions: Int32,
+    slot_mapping: Int64,
+    cos: Float32,
+    sin: Float32,
+    cache: KVCacheLayer,
+    out: Float32,
+) -> None:
+    """Rotate queries and keys; give back the queries, write keys and values to their slots.
+
+    qkv [T, (H + 2K) * D], positions [T], slot_mapping [T], cos and sin [positions, D / 2] -> out [T, H * D].
+    Dimension i of a head rotates with dimension i + D / 2, as in Hugging Face's checkpoints.
+    """
+    num_tokens, half = len(qkv), cos.shape[1]
+    heads = qkv.reshape(num_tokens, -1, 2 * half)
+    num_heads = heads.shape[1] - 2 * cache.num_kv_heads
+    num_rotated = num_heads + cache.num_kv_heads
+    first, second = heads[:, :num_rotated, :half], heads[:, :num_rotated, half:]
+    c, s = cos[positions, None], sin[positions, None]
+
+    rotated = np.empty((num_tokens, num_rotated, 2 * half), np.float32)
+    np.subtract(first * c, second * s, out=rotated[:, :, :half])
+    np.add(second * c, first * s, out=rotated[:, :, half:])
+
+    out.reshape(num_tokens, num_heads, 2 * half)[...] = rotated[:, :num_heads]
+    blocks, offsets = np.divmod(slot_mapping, cache.block_size)
+    cache.array[blocks, 0, :, offsets] = rotated[:, num_heads:]
+    cache.array[blocks, 1, :, offsets] = heads[:, num_rotated:]

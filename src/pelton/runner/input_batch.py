@@ -1,0 +1,154 @@
+"""The requests a worker holds, as arrays; and one step's inputs cut from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pelton.core.kv_spec import KVCacheGroup
+from pelton.core.messages import NewRequest, SchedulerOutput
+from pelton.sampling_params import SamplingParams
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class SamplingInputs:
+    """How each of the step's L logits rows is sampled; all arrays have L entries."""
+
+    temperature: npt.NDArray[np.float32]
+    top_k: Int32
+    top_p: npt.NDArray[np.float32]
+    seed: npt.NDArray[np.uint64]
+    choice: Int32
+    """Index of the request's choice: 0, there is one."""
+    position: Int32
+    """Position of the token to be sampled."""
+    num_logprobs: Int32
+    """Log probabilities to report; -1 for none, 0 for the sampled token's only."""
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """One step as the model sees it: all requests flattened into one super-sequence of T tokens.
+
+    Written by `InputBatch.prepare`, read by the model. R requests, G groups, L logits rows.
+    """
+
+    token_ids: Int32
+    """[T]"""
+    positions: Int32
+    """[T] position of each token in its request."""
+    query_start: Int32
+    """[R + 1] request r has the tokens query_start[r] to query_start[r + 1]."""
+    seq_lens: Int32
+    """[R] tokens in the cache after this step's are written."""
+    slot_mapping: list[Int64]
+    """Per group, [T]: where each token's keys and values go, block id * block size + offset."""
+    block_tables: list[Int32]
+    """Per group, [R, most blocks of a request]: entries past a request's blocks are meaningless."""
+    logits_rows: Int32
+    """[L] tokens whose logits are needed."""
+    sampled_rows: Int64
+    """[L] row of the batch that each logits row belongs to."""
+    sampling: SamplingInputs
+
+
+class InputBatch:
+    """Persistent state of up to `max_num_seqs` requests, one row each; steps change it by deltas."""
+
+    def __init__(self, groups: Sequence[KVCacheGroup], max_num_seqs: int, max_model_len: int) -> None:
+        self.block_size = groups[0].spec.block_size
+        self.max_blocks = -(-max_model_len // self.block_size)
+        self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
+        self.block_tables = [np.zeros((max_num_seqs, self.max_blocks), np.int32) for _ in groups]
+        self._num_blocks = [0] * max_num_seqs
+        self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._top_k = np.zeros(max_num_seqs, np.int32)
+        self._top_p = np.zeros(max_num_seqs, np.float32)
+        self._seed = np.zeros(max_num_seqs, np.uint64)
+        self._num_logprobs = np.zeros(max_num_seqs, np.int32)
+        self._row_of: dict[str, int] = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def update(self, step: SchedulerOutput) -> None:
+        """Apply the step's changes: dropped requests, new ones, new blocks."""
+        for request_id in step.dropped_request_ids:
+            # A request dropped before its first step was never here.
+            row = self._row_of.pop(request_id, None)
+            if row is not None:
+                self._free_rows.append(row)
+        for request in step.new_requests:
+            self._add(request)
+        for request_id, block_ids in step.new_block_ids.items():
+            self._append_blocks(self._row_of[request_id], block_ids)
+
+    def _add(self, request: NewRequest) -> None:
+        row = self._free_rows.pop()
+        self._row_of[request.request_id] = row
+        self.token_ids[row, : len(request.token_ids)] = request.token_ids
+        self._num_blocks[row] = 0
+        self._append_blocks(row, request.block_ids)
+        self._set_sampling(row, request.sampling_params)
+
+    def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
+        start = self._num_blocks[row]
+        end = start + len(block_ids[0])
+        for table, ids in zip(self.block_tables, block_ids, strict=True):
+            table[row, start:end] = ids
+        self._num_blocks[row] = end
+
+    def _set_sampling(self, row: int, params: SamplingParams) -> None:
+        assert params.is_greedy or params.seed is not None, "the front end draws the seed"
+        self._temperature[row] = params.temperature
+        self._top_k[row] = max(0, min(params.top_k, np.iinfo(np.int32).max))
+        self._top_p[row] = params.top_p
+        self._seed[row] = params.seed or 0
+        self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
+
+    def prepare(self, step: SchedulerOutput) -> StepInputs:
+        """Flatten the step's requests into one super-sequence."""
+        row_of = self._row_of
+        rows = np.array([row_of[request_id] for request_id in step.request_ids], np.int64)
+        counts = np.array(step.num_scheduled_tokens, np.int64)
+        starts = np.array(step.num_computed_tokens, np.int64)
+        query_start = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=query_start[1:])
+        token_rows = np.repeat(rows, counts)
+        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
+        blocks, offsets = np.divmod(positions, self.block_size)
+        seq_lens = starts + counts
+        samples = np.array(step.num_logits, np.int64) > 0
+        return StepInputs(
+            token_ids=self.token_ids[token_rows, positions],
+            positions=positions.astype(np.int32),
+            query_start=query_start.astype(np.int32),
+            seq_lens=seq_lens.astype(np.int32),
+            slot_mapping=[
+                table[token_rows, blocks] * np.int64(self.block_size) + offsets for table in self.block_tables
+            ],
+            block_tables=[table[rows] for table in self.block_tables],
+            logits_rows=(query_start[1:][samples] - 1).astype(np.int32),
+            sampled_rows=rows[samples],
+            sampling=self._sampling_inputs(rows[samples], seq_lens[samples]),
+        )
+
+    def _sampling_inputs(self, rows: Int64, positions: Int64) -> SamplingInputs:
+        return SamplingInputs(
+            temperature=self._temperature[rows],
+            top_k=self._top_k[rows],
+            top_p=self._top_p[rows],
+            seed=self._seed[rows],
+            choice=np.zeros(len(rows), np.int32),
+            position=positions.astype(np.int32),
+            num_logprobs=self._num_logprobs[rows],
+        )
+
+    def append_sampled(self, inputs: StepInputs, sampled: Int32) -> None:
+        """Write the sampled tokens, [L], where the next step reads them."""
+        self.token_ids[inputs.sampled_rows, inputs.sampling.position] = sampled

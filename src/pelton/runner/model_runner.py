@@ -1,0 +1,69 @@
+"""One step on one worker: batch in, tokens out."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pelton.core.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from pelton.runner.input_batch import InputBatch, Int32, StepInputs
+
+
+@dataclass(slots=True)
+class SampledTokens:
+    """What the model makes of a step's L logits rows."""
+
+    token_ids: Int32
+    """[L]"""
+    logprob: npt.NDArray[np.float32]
+    """[L] log probability of the sampled token; meaningful where log probabilities were asked for, like all below."""
+    rank: Int32
+    """[L] rank of the sampled token, 1 for the most likely."""
+    top_token_ids: Int32
+    """[L, most log probabilities]"""
+    top_logprobs: npt.NDArray[np.float32]
+    """[L, most log probabilities]"""
+
+
+class StepModel(Protocol):
+    """A model that computes a step: it writes keys and values of all tokens, and samples the logits rows."""
+
+    def run(self, inputs: StepInputs) -> SampledTokens: ...
+
+
+class ModelRunner:
+    """Keeps the batch, runs the model on each step, and reports what was sampled."""
+
+    def __init__(self, model: StepModel, batch: InputBatch) -> None:
+        self._model = model
+        self._batch = batch
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        self._batch.update(step)
+        inputs = self._batch.prepare(step)
+        sampled = self._model.run(inputs)
+        self._batch.append_sampled(inputs, sampled.token_ids)
+        rows = iter(sampled.token_ids.tolist())
+        token_ids = [[next(rows)] if num_logits else [] for num_logits in step.num_logits]
+        return ModelRunnerOutput(step.step_id, token_ids, _collect_logprobs(step, inputs, sampled))
+
+
+def _collect_logprobs(
+    step: SchedulerOutput, inputs: StepInputs, sampled: SampledTokens
+) -> dict[str, list[TokenLogprobs]]:
+    wanted = inputs.sampling.num_logprobs
+    if not (wanted >= 0).any():
+        return {}
+    sampling_ids = [i for i, num in zip(step.request_ids, step.num_logits, strict=True) if num]
+    logprobs = {}
+    for row in np.flatnonzero(wanted >= 0).tolist():
+        top = int(wanted[row])
+        logprobs[sampling_ids[row]] = [
+            TokenLogprobs(
+                token_ids=[int(sampled.token_ids[row]), *sampled.top_token_ids[row, :top].tolist()],
+                logprobs=[float(sampled.logprob[row]), *sampled.top_logprobs[row, :top].tolist()],
+                rank=int(sampled.rank[row]),
+            )
+        ]
+    return logprobs

@@ -1,0 +1,89 @@
+"""Runs a model's recorded programs on a step's inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pelton.core.kv_spec import KVCacheGroup
+from pelton.models import Model, record_backbone
+from pelton.ops import Interpreter, L, R, T
+from pelton.runner.input_batch import StepInputs
+from pelton.runner.model_runner import SampledTokens
+from pelton.sampling import record_head
+
+
+class ReplayedModel:
+    """A model's backbone and head, recorded once for steps of any size, and the KV cache's memory.
+
+    The i-th layers of all groups share one storage array, for a block id belongs to one group at a time.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        groups: Sequence[KVCacheGroup],
+        num_blocks: int,
+        *,
+        max_blocks: int,
+        max_num_tokens: int,
+        max_num_seqs: int,
+        max_logprobs: int,
+    ) -> None:
+        layer_groups = [0] * len(model.kv_layers)
+        for index, group in enumerate(groups):
+            for layer in group.layers:
+                layer_groups[layer] = index
+        _bind_storage(model, groups, num_blocks)
+        limits = {T: max_num_tokens, R: max_num_seqs, L: max_num_seqs}
+        self._backbone = Interpreter(record_backbone(model, layer_groups, max_blocks), limits)
+        self._head = Interpreter(record_head(model, max_logprobs), limits)
+
+    def run(self, inputs: StepInputs) -> SampledTokens:
+        sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens), L: len(inputs.logits_rows)}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "token_ids": inputs.token_ids,
+            "positions": inputs.positions,
+            "query_start": inputs.query_start,
+            "seq_lens": inputs.seq_lens,
+        }
+        for group, (slots, table) in enumerate(zip(inputs.slot_mapping, inputs.block_tables, strict=True)):
+            arrays[f"slot_mapping.{group}"] = slots
+            arrays[f"block_table.{group}"] = table
+        hidden = self._backbone.run(sizes, arrays)["hidden"]
+        sampling = inputs.sampling
+        # With no logits row (every request has more prompt to come) the head's launches have nothing to do.
+        outputs = self._head.run(
+            sizes,
+            {
+                "hidden": hidden,
+                "logits_rows": inputs.logits_rows,
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "seed": sampling.seed,
+                "choice": sampling.choice,
+                "position": sampling.position,
+                "num_logprobs": sampling.num_logprobs,
+            },
+        )
+        return SampledTokens(
+            token_ids=outputs["token_ids"],
+            logprob=outputs["sampled_logprob"],
+            rank=outputs["rank"],
+            top_token_ids=outputs["top_ids"],
+            top_logprobs=outputs["top_logprobs"],
+        )
+
+
+def _bind_storage(model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
+    spec = groups[0].spec
+    storage = [
+        # The system maps zeroed pages only when they are first written.
+        np.zeros((num_blocks, 2, spec.num_kv_heads, spec.block_size, spec.head_size), np.float32)
+        for _ in range(max(len(group.layers) for group in groups))
+    ]
+    for group in groups:
+        for array, layer in zip(storage, group.layers, strict=False):
+            model.kv_layers[layer].bind(array)

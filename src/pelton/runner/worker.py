@@ -1,0 +1,70 @@
+"""A worker: loads the model, owns the KV cache's memory, runs steps."""
+
+import time
+from collections.abc import Sequence
+from logging import getLogger
+from typing import Protocol
+
+from pelton.config import EngineArgs
+from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
+from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
+from pelton.loader import Checkpoint, load_weights
+from pelton.models import create_model
+from pelton.runner.input_batch import InputBatch
+from pelton.runner.memory import default_kv_memory
+from pelton.runner.model_runner import ModelRunner
+from pelton.runner.replay import ReplayedModel
+
+logger = getLogger(__name__)
+
+
+class Worker(Protocol):
+    """What an executor drives."""
+
+    def kv_specs(self) -> list[KVCacheSpec]: ...
+
+    def available_kv_memory(self) -> int: ...
+
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None: ...
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
+
+    def shutdown(self) -> None: ...
+
+
+class CPUWorker:
+    """Runs a checkpoint's model on the CPU."""
+
+    def __init__(self, args: EngineArgs, checkpoint: Checkpoint, max_model_len: int, *, progress: bool = False) -> None:
+        self._args = args
+        self._model = create_model(checkpoint.config, block_size=args.cache.block_size, max_model_len=max_model_len)
+        load_weights(self._model.parameters(), checkpoint, progress=progress)
+        self._runner: ModelRunner | None = None
+
+    def kv_specs(self) -> list[KVCacheSpec]:
+        return self._model.kv_specs()
+
+    def available_kv_memory(self) -> int:
+        return default_kv_memory()
+
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
+        start = time.perf_counter()
+        batch = InputBatch(groups, self._args.scheduler.max_num_seqs, max_model_len)
+        model = ReplayedModel(
+            self._model,
+            groups,
+            num_blocks,
+            max_blocks=batch.max_blocks,
+            max_num_tokens=self._args.scheduler.max_num_batched_tokens,
+            max_num_seqs=self._args.scheduler.max_num_seqs,
+            max_logprobs=self._args.model.max_logprobs,
+        )
+        self._runner = ModelRunner(model, batch)
+        logger.debug("recorded the model and reserved the KV cache in %.3f s", time.perf_counter() - start)
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        assert self._runner is not None, "initialize comes first"
+        return self._runner.execute(step)
+
+    def shutdown(self) -> None:
+        self._runner = None

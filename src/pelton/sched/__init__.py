@@ -1,0 +1,5 @@
+"""Decides what runs in a step."""
+
+from pelton.sched.scheduler import Scheduler
+
+__all__ = ["Scheduler"]

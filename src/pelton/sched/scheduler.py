@@ -1,0 +1,275 @@
+"""Continuous batching: which requests run in a step, and how many of their tokens."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pelton.config.scheduler import SchedulerConfig
+from pelton.core.messages import EngineCoreOutput, ModelRunnerOutput, NewRequest, SchedulerOutput
+from pelton.core.request import Request, RequestStatus
+from pelton.kv.coordinator import BlockIds, KVCacheCoordinator
+from pelton.sched.waiting_queue import WaitingQueue
+
+
+@dataclass(slots=True)
+class _StepInFlight:
+    """A step that has been scheduled and not yet collected."""
+
+    step_id: int
+    requests: list[Request] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    """`num_preemptions` of each request at scheduling: results are void if it has changed since."""
+    void: bool = False
+    """An earlier step failed, so what this one computed is doubtful."""
+
+
+class Scheduler:
+    """One rule: every request catches up `num_computed_tokens` with `num_tokens`.
+
+    There is no prefill phase and no decode phase. In each step running requests come first, then waiting ones,
+    until token budget, sequence limit or blocks run out. A request that is far behind (a prompt) gets a chunk
+    as large as the budget allows; one that is a single token behind (decoding) gets one. Whoever reaches its
+    end samples its next token. When a running request finds no block, the last running request in the policy's
+    order gives up its own and is recomputed later.
+
+    `schedule` moves the counters itself, so the next step may be scheduled while earlier ones are in flight;
+    tokens not sampled yet count as *pending*. `update` takes the results, in the order of scheduling.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheCoordinator) -> None:
+        self.config = config
+        self.kv = kv
+        self.requests: dict[str, Request] = {}
+        """Every request that has not finished."""
+        self.waiting = WaitingQueue(config.scheduling_policy)
+        self.running: list[Request] = []
+        """Sorted by the policy: the first is served first, the last is preempted first."""
+        self.num_preemptions = 0
+        self._in_flight: deque[_StepInFlight] = deque()
+        self._last_step_id = 0
+        self._dropped: list[str] = []
+        self._longest_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises ValueError if its id is taken or the KV cache can never hold it."""
+        if request.id in self.requests:
+            raise ValueError(f"request_id {request.id!r} is in use by a request that has not finished")
+        if not self.kv.can_ever_fit(request.max_total_tokens - 1):
+            raise ValueError(
+                f"the request may need {request.max_total_tokens - 1} tokens of KV cache, more than its "
+                f"{self.kv.pool.num_usable} blocks hold; lower max_tokens or raise kv_cache_memory_bytes"
+            )
+        self.requests[request.id] = request
+        self.waiting.push(request)
+
+    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
+        """End requests from outside. Ids of unknown or finished requests are ignored. Returns those ended."""
+        ended = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
+        for request in ended:
+            if request.status is RequestStatus.RUNNING:
+                self.running.remove(request)
+            else:
+                self.waiting.remove(request)
+            request.status = status
+            self._let_go(request)
+        return ended
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self.requests)
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    # ------------------------------------------------------------------------------------------- schedule
+
+    def schedule(self) -> SchedulerOutput | None:
+        """Plan the next step, or return None if there is nothing to compute now."""
+        step_id = self._last_step_id + 1
+        self.kv.begin_step(step_id)
+        step = _StepInFlight(step_id)
+        output = SchedulerOutput(
+            step_id=step_id,
+            request_ids=[],
+            num_scheduled_tokens=[],
+            num_computed_tokens=[],
+            num_logits=[],
+            new_requests=[],
+            new_block_ids={},
+            dropped_request_ids=[],
+        )
+        num_preemptions = self.num_preemptions
+        budget = self._schedule_running(step, output, self.config.max_num_batched_tokens)
+        if num_preemptions == self.num_preemptions:
+            self._schedule_waiting(step, output, budget)
+        if not output.request_ids:
+            return None
+        output.dropped_request_ids, self._dropped = self._dropped, []
+        self._last_step_id = step_id
+        self._in_flight.append(step)
+        return output
+
+    def _schedule_running(self, step: _StepInFlight, output: SchedulerOutput, budget: int) -> int:
+        """Serve running requests in order. Returns the budget that is left."""
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            index += 1
+            # The last token of a request is never computed: nothing is sampled from it.
+            target = min(request.num_tokens, request.max_total_tokens - 1)
+            num_new = min(target - request.num_computed_tokens, self._longest_chunk, budget)
+            if num_new <= 0:
+                continue
+            block_ids = self._allocate(request, num_new)
+            if block_ids is None:
+                break
+            if block_ids:
+                output.new_block_ids[request.id] = block_ids
+            self._add_to_step(step, output, request, num_new)
+            budget -= num_new
+        return budget
+
+    def _allocate(self, request: Request, num_new: int) -> BlockIds | None:
+        """Find blocks for a running request, at the cost of those behind it if need be."""
+        while (block_ids := self.kv.allocate_slots(request, num_new)) is None:
+            if self.kv.has_pending_release:
+                return None  # blocks come back when a step in flight ends
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return block_ids
+
+    def _schedule_waiting(self, step: _StepInFlight, output: SchedulerOutput, budget: int) -> None:
+        """Admit waiting requests in order; the first that does not fit holds up the others."""
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting.peek()
+            hit = self.kv.find_prefix(request)
+            num_new = min(request.num_tokens - hit.num_tokens, self._longest_chunk, budget)
+            block_ids = self.kv.admit(request, hit, num_new, num_running=len(self.running))
+            if block_ids is None:
+                break
+            self.waiting.pop()
+            insort(self.running, request, key=_sort_key)
+            if request.status is RequestStatus.WAITING:
+                request.num_cached_tokens = hit.num_tokens
+            request.status = RequestStatus.RUNNING
+            request.num_computed_tokens = hit.num_tokens
+            output.new_requests.append(
+                NewRequest(request.id, request.token_ids.copy(), request.sampling_params, block_ids)
+            )
+            self._add_to_step(step, output, request, num_new)
+            budget -= num_new
+
+    def _add_to_step(self, step: _StepInFlight, output: SchedulerOutput, request: Request, num_new: int) -> None:
+        computed = request.num_computed_tokens
+        request.num_computed_tokens = computed + num_new
+        samples = request.num_computed_tokens == request.num_tokens
+        if samples:
+            request.num_tokens += 1
+            request.num_pending_tokens += 1
+        output.request_ids.append(request.id)
+        output.num_scheduled_tokens.append(num_new)
+        output.num_computed_tokens.append(computed)
+        output.num_logits.append(1 if samples else 0)
+        step.requests.append(request)
+        step.epochs.append(request.num_preemptions)
+
+    def _preempt(self, request: Request) -> None:
+        """Take the blocks of a request that was running; it starts over when it is admitted again."""
+        self.kv.free(request)
+        request.forget_computed()
+        request.status = RequestStatus.PREEMPTED
+        self.num_preemptions += 1
+        self._dropped.append(request.id)
+        self.waiting.push(request)
+
+    # --------------------------------------------------------------------------------------------- update
+
+    def update(self, results: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Take the results of the oldest step in flight: append tokens, end what is complete."""
+        step = self._in_flight.popleft()
+        assert step.step_id == results.step_id, "steps are collected in the order of their launch"
+        self.kv.end_step(step.step_id, failed=step.void)
+        outputs: list[EngineCoreOutput] = []
+        if step.void:
+            return outputs
+        any_finished = False
+        for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True):
+            if not sampled or not _counts(request, epoch):
+                continue
+            num_taken = request.append_sampled(sampled)
+            output = EngineCoreOutput(request.id, sampled[:num_taken], num_cached_tokens=request.num_cached_tokens)
+            if request.id in results.logprobs:
+                output.logprobs = results.logprobs[request.id][:num_taken]
+            if request.status is not RequestStatus.RUNNING:
+                any_finished = True
+                output.finish_reason = request.status.value
+                output.stop_reason = request.stop_reason
+                self._let_go(request)
+            outputs.append(output)
+        if any_finished:
+            self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+        return outputs
+
+    def fail_step(self, message: str) -> list[EngineCoreOutput]:
+        """The oldest step in flight failed: its requests end with an error.
+
+        Later steps in flight may have read what it should have written, so their results are void and their
+        other requests start over.
+        """
+        step = self._in_flight.popleft()
+        self.kv.end_step(step.step_id, failed=True)
+        if step.void:
+            return []
+        culprits = [r.id for r, epoch in zip(step.requests, step.epochs, strict=True) if _counts(r, epoch)]
+        ended = self.finish_requests(culprits, RequestStatus.FINISHED_ERROR)
+        for later in self._in_flight:
+            later.void = True
+            for request in later.requests:
+                if request.status is RequestStatus.RUNNING:
+                    self.running.remove(request)
+                    self._preempt(request)
+        return [error_output(request, message) for request in ended]
+
+    def drop_all(self, message: str) -> list[EngineCoreOutput]:
+        """End every request with an error and void every step in flight. Leaves the KV cache alone, for it is
+        called when that is damaged and will be rebuilt."""
+        outputs = [error_output(request, message) for request in self.requests.values()]
+        for request in self.requests.values():
+            request.status = RequestStatus.FINISHED_ERROR
+            self._dropped.append(request.id)
+        for step in self._in_flight:
+            step.void = True
+        self.requests.clear()
+        self.running.clear()
+        self.waiting = WaitingQueue(self.config.scheduling_policy)
+        return outputs
+
+    def _let_go(self, request: Request) -> None:
+        self.kv.free(request)
+        del self.requests[request.id]
+        self._dropped.append(request.id)
+
+
+def error_output(request: Request, message: str) -> EngineCoreOutput:
+    return EngineCoreOutput(
+        request.id,
+        [],
+        finish_reason=RequestStatus.FINISHED_ERROR.value,
+        stop_reason=message,
+        num_cached_tokens=request.num_cached_tokens,
+    )
+
+
+def _counts(request: Request, epoch: int) -> bool:
+    """Whether the result of a step scheduled in `epoch` still concerns the request."""
+    return request.num_preemptions == epoch and request.status is RequestStatus.RUNNING
+
+
+def _sort_key(request: Request) -> tuple[float, ...]:
+    return request.sort_key

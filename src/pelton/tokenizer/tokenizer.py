@@ -1,0 +1,128 @@
+"""The tokenizer: text to token ids and back, and conversations to text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import tokenizers
+
+from pelton.tokenizer.chat_template import ChatTemplate
+from pelton.tokenizer.detokenizer import (
+    ByteLevelDetokenizer,
+    IncrementalDetokenizer,
+    TokenBytes,
+    WindowDetokenizer,
+)
+
+_NO_TOKENS: frozenset[int] = frozenset()
+
+
+class Tokenizer:
+    """A model's vocabulary, with its conventions.
+
+    `special_tokens` maps roles to tokens (`bos_token`, `eos_token` ...), as chat templates know them.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        add_bos_token: bool,
+        special_tokens: Mapping[str, str],
+        chat_template: str | None,
+    ) -> None:
+        self._backend = backend
+        self._special_ids = frozenset(
+            token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+        self._special_tokens = dict(special_tokens)
+        self._template_source = chat_template
+        self._prefix: list[int] = []
+        if add_bos_token:
+            bos_token_id = self.special_token_id("bos_token")
+            if bos_token_id is None:
+                raise ValueError("the tokenizer asks for a beginning-of-sequence token but has none")
+            self._prefix = [bos_token_id]
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens, added ones included. A model may have more rows than that."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def special_token_id(self, role: str) -> int | None:
+        """The id of a special token by its role, such as `eos_token`; None if there is none."""
+        token = self._special_tokens.get(role)
+        return None if token is None else self._backend.token_to_id(token)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special_ids
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, in which special tokens may be spelled out.
+
+        `add_special_tokens`: put the beginning-of-sequence token first, if the model wants one and the text
+        does not begin with it. Bytes that the vocabulary lacks have no tokens (SmolLM2 lacks some control
+        characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at position {error.start}, "
+                "which is not valid Unicode"
+            ) from None
+        token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if add_special_tokens and self._prefix and token_ids[:1] != self._prefix:
+            return self._prefix + token_ids
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids; ids outside the vocabulary have none. Raises ValueError for negative ids."""
+        try:
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        except OverflowError:
+            raise ValueError(f"token ids must be in [0, 2**32), got {list(token_ids)!r}") from None
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token, special or not; U+FFFD where it holds a part of a character."""
+        if self._is_byte_level:
+            return self._all_bytes[token_id].decode("utf-8", "replace")
+        return self.decode([token_id], skip_special_tokens=False)
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
+        """For the text of one growing sequence."""
+        if self._is_byte_level:
+            return ByteLevelDetokenizer(self._visible_bytes if skip_special_tokens else self._all_bytes)
+        return WindowDetokenizer(self._backend, self._special_ids if skip_special_tokens else _NO_TOKENS)
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extras: Any
+    ) -> str:
+        """The prompt of a conversation; `extras` are variables of the model's template.
+
+        Raises ValueError if the model has no template, or if the template refuses the messages.
+        """
+        if self._chat_template is None:
+            raise ValueError("the model has no chat template; send a prompt instead of messages")
+        return self._chat_template.render(messages, add_generation_prompt, **extras)
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate | None:
+        if self._template_source is None:
+            return None
+        return ChatTemplate(self._template_source, self._special_tokens)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        decoder = self._backend.decoder
+        state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        return [part["type"] for part in state.get("decoders", [state] if state else [])] == ["ByteLevel"]
+
+    @cached_property
+    def _visible_bytes(self) -> TokenBytes:
+        return TokenBytes(self._backend, self._special_ids)
+
+    @cached_property
+    def _all_bytes(self) -> TokenBytes:
+        return TokenBytes(self._backend, _NO_TOKENS)

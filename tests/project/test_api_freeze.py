@@ -1,0 +1,59 @@
+"""The names that users type are frozen here: a change of this file is a change of the public interface."""
+
+import argparse
+
+import pelton
+from pelton.config import EngineArgs
+from pelton.sampling_params import SamplingParams
+
+PUBLIC_NAMES = ["LLM", "SamplingParams"]
+
+SAMPLING_PARAMETERS = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "max_tokens",
+    "ignore_eos",
+    "stop",
+    "stop_token_ids",
+    "logprobs",
+    "output_kind",
+]
+
+ENGINE_ARGUMENTS = [
+    "model",
+    "max_model_len",
+    "max_logprobs",
+    "block_size",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "enable_prefix_caching",
+    "prefix_caching_hash_algo",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "long_prefill_token_threshold",
+    "scheduling_policy",
+]
+
+
+def test_public_names() -> None:
+    assert pelton.__all__ == PUBLIC_NAMES
+    assert all(getattr(pelton, name).__name__ == name for name in PUBLIC_NAMES)
+    assert pelton.SamplingParams is SamplingParams
+
+
+def test_sampling_parameters() -> None:
+    assert list(SamplingParams.__struct_fields__) == SAMPLING_PARAMETERS
+
+
+def test_engine_arguments() -> None:
+    assert EngineArgs.names() == ENGINE_ARGUMENTS
+
+
+def test_every_engine_argument_is_a_flag() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    EngineArgs.add_cli_args(parser)
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    expected = {"--" + name.replace("_", "-") for name in ENGINE_ARGUMENTS}
+    assert flags == expected | {"--no-enable-prefix-caching"}

@@ -1,0 +1,245 @@
+"""A fake model whose every token depends on everything the KV cache holds for the request.
+
+It keeps token ids where a model keeps keys and values, reads them back through the block tables, and hashes
+what it reads. A wrong block, a stale block or a block reused too early changes the output, or is caught as
+poison. What it should generate is computed by `expected_tokens` without any engine.
+"""
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from pelton.config import EngineArgs
+from pelton.core.kv_spec import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec
+from pelton.core.messages import EngineCoreRequest, ModelRunnerOutput, SchedulerOutput
+from pelton.engine.engine_core import EngineCore
+from pelton.executor import UniprocExecutor
+from pelton.kv.block import Block
+from pelton.kv.block_pool import BlockPool
+from pelton.runner.input_batch import InputBatch, StepInputs
+from pelton.runner.model_runner import ModelRunner, SampledTokens
+from pelton.sampling_params import SamplingParams
+
+VOCAB_SIZE = 1000
+POISON = -1
+
+
+def next_token(token_ids: Sequence[int], windows: Sequence[int | None] = (None,)) -> int:
+    """The fake model's next token: a hash of what each group of layers can see."""
+    digest = 0
+    for window in windows:
+        seen = token_ids if window is None else token_ids[-window:]
+        digest = zlib.crc32(np.asarray(seen, np.int64).tobytes(), digest)
+    return digest % VOCAB_SIZE
+
+
+def expected_tokens(
+    prompt: Sequence[int], max_tokens: int, windows: Sequence[int | None] = (None,), eos: Sequence[int] = ()
+) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + max_tokens:
+        tokens.append(next_token(tokens, windows))
+        if tokens[-1] in eos:
+            break
+    return tokens[len(prompt) :]
+
+
+class FakeModel:
+    """Stores token ids through the slot mapping and reads them back through the block tables."""
+
+    def __init__(self, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
+        self.block_size = groups[0].spec.block_size
+        self.windows = [group.spec.window if isinstance(group.spec, SlidingWindowSpec) else None for group in groups]
+        self.store = np.full((num_blocks, self.block_size), POISON, np.int64)
+
+    def poison(self, block: Block) -> None:
+        self.store[block.id] = POISON
+
+    def run(self, inputs: StepInputs) -> SampledTokens:
+        flat = self.store.reshape(-1)
+        for slots in inputs.slot_mapping:
+            assert slots.min(initial=self.block_size) >= self.block_size, "a write to the null block"
+            assert len(np.unique(slots)) == len(slots), "two tokens in one slot"
+            flat[slots] = inputs.token_ids
+        sampled = [self._next_token(inputs, int(row)) for row in inputs.logits_rows]
+        nothing = np.zeros(len(sampled), np.float32)
+        return SampledTokens(
+            np.array(sampled, np.int32),
+            nothing,
+            nothing.astype(np.int32) + 1,
+            np.zeros((len(sampled), 1), np.int32),
+            np.zeros((len(sampled), 1), np.float32),
+        )
+
+    def _next_token(self, inputs: StepInputs, row: int) -> int:
+        request = int(np.searchsorted(inputs.query_start, row, side="right")) - 1
+        length = int(inputs.positions[row]) + 1
+        digest = 0
+        for table, window in zip(inputs.block_tables, self.windows, strict=True):
+            first = 0 if window is None else max(0, length - window)
+            blocks = np.arange(first // self.block_size, -(-length // self.block_size))
+            seen = self.store[table[request, blocks]].reshape(-1)
+            offset = first - first // self.block_size * self.block_size
+            seen = seen[offset : offset + length - first]
+            assert (seen != POISON).all(), "the model read a slot that was freed or never written"
+            digest = zlib.crc32(np.ascontiguousarray(seen).tobytes(), digest)
+        return digest % VOCAB_SIZE
+
+
+class FakeWorker:
+    """A worker around the fake model, with the real batch and runner."""
+
+    def __init__(self, args: EngineArgs, specs: Sequence[KVCacheSpec]) -> None:
+        self._args = args
+        self._specs = list(specs)
+        self.trace: list[SchedulerOutput] = []
+        self.failing_steps: set[int] = set()
+
+    def kv_specs(self) -> list[KVCacheSpec]:
+        return self._specs
+
+    def available_kv_memory(self) -> int:
+        return 1 << 20
+
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
+        self.model = FakeModel(groups, num_blocks)
+        self.batch = InputBatch(groups, self._args.scheduler.max_num_seqs, max_model_len)
+        self._runner = ModelRunner(self.model, self.batch)
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        self.trace.append(step)
+        output = self._runner.execute(step)
+        if step.step_id in self.failing_steps:
+            raise RuntimeError("the model broke")
+        return output
+
+    def shutdown(self) -> None:
+        pass
+
+
+class DelayedExecutor(UniprocExecutor):
+    """Runs a step only when it is collected, as late as a real asynchronous worker might."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        super().__init__(worker)
+        self._launched: deque[SchedulerOutput] = deque()
+
+    def launch(self, step: SchedulerOutput) -> None:
+        self._launched.append(step)
+
+    def collect(self) -> ModelRunnerOutput:
+        super().launch(self._launched.popleft())
+        return super().collect()
+
+
+class PoisoningPool(BlockPool):
+    """Destroys what a block held as soon as nobody may rely on it. Hands out blocks in shuffled order."""
+
+    def __init__(self, num_blocks: int, num_groups: int) -> None:
+        super().__init__(num_blocks, num_groups)
+        self.poison = lambda block: None
+        order = np.random.default_rng(7).permutation(np.arange(1, num_blocks))
+        for block_id in order.tolist():
+            self._free.remove(self.blocks[block_id])
+            self._free.append(self.blocks[block_id])
+
+    def allocate(self) -> Block:
+        block = super().allocate()
+        self.poison(block)
+        return block
+
+    def release(self, blocks):
+        blocks = list(blocks)
+        super().release(blocks)
+        for block in blocks:
+            if block.ref_count == 0 and block.key is None:
+                self.poison(block)
+
+
+def full_spec(block_size: int = 4) -> FullAttentionSpec:
+    return FullAttentionSpec(block_size, num_kv_heads=1, head_size=2, dtype="float32")
+
+
+def sliding_spec(window: int, block_size: int = 4) -> SlidingWindowSpec:
+    return SlidingWindowSpec(block_size, num_kv_heads=1, head_size=2, dtype="float32", window=window)
+
+
+class FakeEngine:
+    """An engine core around the fake model, and the outputs that it has produced."""
+
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        specs: Sequence[KVCacheSpec] | None = None,
+        max_model_len: int = 64,
+        num_steps_in_flight: int = 1,
+        hash_function=None,
+        eos: Sequence[int] = (),
+        **engine_args,
+    ) -> None:
+        monkeypatch.setattr("pelton.kv.coordinator.BlockPool", PoisoningPool)
+        engine_args = {"block_size": 4, "num_gpu_blocks_override": 24, "max_num_seqs": 8} | engine_args
+        args = EngineArgs.create(max_model_len=max_model_len, **engine_args)
+        self.worker = FakeWorker(args, specs or [full_spec(args.cache.block_size)])
+        executor = DelayedExecutor(self.worker)
+        self.core = EngineCore(args, executor, max_model_len, num_steps_in_flight=num_steps_in_flight)
+        self.poison_from_now_on()
+        if hash_function is not None:
+            self.core.kv._hash_function = hash_function
+        self.args = args
+        self.eos = list(eos)
+        self.prompts: dict[str, list[int]] = {}
+        self.max_tokens: dict[str, int] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.finish_reasons: dict[str, str] = {}
+        self.num_cached: dict[str, int] = {}
+
+    def poison_from_now_on(self) -> None:
+        self.core.kv.pool.poison = self.worker.model.poison
+
+    @property
+    def windows(self) -> list[int | None]:
+        return self.worker.model.windows
+
+    def add(self, request_id: str, prompt: Sequence[int], max_tokens: int, priority: int = 0, salt=None) -> None:
+        self.core.add_request(
+            EngineCoreRequest(
+                request_id,
+                list(prompt),
+                SamplingParams(temperature=0.0, max_tokens=max_tokens),
+                arrival_time=float(len(self.prompts)),
+                eos_token_ids=self.eos,
+                priority=priority,
+                cache_salt=salt,
+            )
+        )
+        self.prompts[request_id] = list(prompt)
+        self.max_tokens[request_id] = max_tokens
+        self.tokens[request_id] = []
+
+    def step(self) -> None:
+        for output in self.core.step():
+            self.tokens[output.request_id] += output.new_token_ids
+            self.num_cached[output.request_id] = output.num_cached_tokens
+            if output.finish_reason is not None:
+                assert output.request_id not in self.finish_reasons, "finished twice"
+                self.finish_reasons[output.request_id] = output.finish_reason
+
+    def run(self, max_steps: int = 20_000) -> None:
+        for _ in range(max_steps):
+            if not self.core.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still at work after {max_steps} steps")
+
+    def expected(self, request_id: str) -> list[int]:
+        max_tokens = min(self.max_tokens[request_id], self.core.max_model_len - len(self.prompts[request_id]))
+        return expected_tokens(self.prompts[request_id], max_tokens, self.windows, self.eos)
+
+    def assert_as_expected(self, request_ids: Sequence[str] | None = None) -> None:
+        for request_id in request_ids if request_ids is not None else self.prompts:
+            assert self.tokens[request_id] == self.expected(request_id), request_id
+            assert self.finish_reasons[request_id] in ("stop", "length")

@@ -1,0 +1,88 @@
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pelton.tokenizer import Tokenizer
+from pelton.tokenizer.detokenizer import ByteLevelDetokenizer, WindowDetokenizer
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_pieces_make_up_the_whole(any_tokenizer: Tokenizer, data: st.DataObject) -> None:
+    """Whatever the ids (bytes that split characters, special tokens, ids outside) and however they arrive."""
+    chunks = data.draw(st.lists(st.lists(st.integers(0, any_tokenizer.vocab_size), max_size=4)))
+    skip_special_tokens = data.draw(st.booleans())
+    token_ids = [token_id for chunk in chunks for token_id in chunk]
+    detokenizer = any_tokenizer.detokenizer(skip_special_tokens)
+    pieces = [detokenizer.add(chunk) for chunk in chunks] + [detokenizer.finish()]
+    assert "".join(pieces) == any_tokenizer.decode(token_ids, skip_special_tokens)
+
+
+@given(text=st.text(alphabet="aé 日🙂\ufffd\n", min_size=1))
+def test_text_arrives_without_replacement_characters(any_tokenizer: Tokenizer, text: str) -> None:
+    token_ids = any_tokenizer.encode(text)
+    whole = any_tokenizer.decode(token_ids)
+    detokenizer = any_tokenizer.detokenizer()
+    arrived = ""
+    for token_id in token_ids:
+        arrived += detokenizer.add([token_id])
+        assert whole.startswith(arrived)
+    assert arrived + detokenizer.finish() == whole
+
+
+@given(st.lists(st.integers(0, 49151)))
+def test_smollm2(smollm2: Tokenizer, token_ids: list[int]) -> None:
+    detokenizer = smollm2.detokenizer()
+    assert isinstance(detokenizer, ByteLevelDetokenizer)
+    pieces = [detokenizer.add([token_id]) for token_id in token_ids]
+    assert "".join(pieces) + detokenizer.finish() == smollm2.decode(token_ids)
+
+
+def test_every_token_of_smollm2_has_its_bytes(smollm2: Tokenizer) -> None:
+    for token_id in range(smollm2.vocab_size):
+        detokenizer = smollm2.detokenizer(skip_special_tokens=False)
+        text = smollm2.decode([token_id], skip_special_tokens=False)
+        assert detokenizer.add([token_id]) + detokenizer.finish() == text
+        assert smollm2.token_text(token_id) == text
+
+
+def test_a_character_arrives_with_its_last_byte(smollm2: Tokenizer) -> None:
+    token_ids = smollm2.encode("𓂀!")
+    detokenizer = smollm2.detokenizer()
+    pieces = [detokenizer.add([token_id]) for token_id in token_ids]
+    assert pieces == [""] * (len(token_ids) - 2) + ["𓂀", "!"]
+    assert detokenizer.finish() == ""
+    detokenizer.add(token_ids[:1])
+    assert detokenizer.finish() == "\ufffd"
+    assert detokenizer.finish() == ""
+
+
+def test_text_arrives_at_once_in_the_window_too(any_tokenizer: Tokenizer) -> None:
+    detokenizer = any_tokenizer.detokenizer()
+    assert isinstance(detokenizer, ByteLevelDetokenizer | WindowDetokenizer)
+    token_ids = any_tokenizer.encode("hello world hello dog")
+    pieces = [detokenizer.add([token_id]) for token_id in token_ids]
+    assert sum(map(bool, pieces)) >= len(pieces) - 1
+    assert detokenizer.finish() == ""
+
+
+def test_long_runs_of_held_back_tokens_stay_cheap(any_tokenizer: Tokenizer) -> None:
+    detokenizer = any_tokenizer.detokenizer()
+    held = [*any_tokenizer.encode("日")[:1], 1]
+    started = time.perf_counter()
+    text = "".join(detokenizer.add(held) for _ in range(5000))
+    assert time.perf_counter() - started < 2.0
+    assert text + detokenizer.finish() == any_tokenizer.decode(held * 5000)
+
+
+def test_the_hot_loop_is_fast(smollm2: Tokenizer) -> None:
+    chunks = [[token_id] for token_id in smollm2.encode("The quick brown fox, 123 🙂. " * 500)]
+    seconds = []
+    for _ in range(3):
+        detokenizer = smollm2.detokenizer()
+        started = time.perf_counter()
+        for chunk in chunks:
+            detokenizer.add(chunk)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) / len(chunks) < 5e-6

@@ -1,0 +1,200 @@
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from gguf import GGUFReader
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer
+
+from pelton.loader import open_checkpoint
+from pelton.tokenizer import Tokenizer, load_tokenizer
+from pelton.tokenizer.from_folder import tokenizer_from_folder
+
+TEXTS = [
+    "",
+    " ",
+    "Hello, world!",
+    "In 2024 there were 12345678 of them, 3.14 and ½ and ٣٤.",
+    "  leading\n\n\n   and\ttrailing  \n",
+    "I'll can't won't THEY'RE",
+    "naïve café e\N{COMBINING ACUTE ACCENT}",
+    "👩‍👩‍👧 🙂🙂 🏳️‍🌈",
+    "日本語のテキスト、한국어, العربية, हिन्दी, Ελληνικά",
+    "def f(x):\n    return x ** 2  # ok",
+    "\x00\x01 \ufffd \u2028 \U0010ffff",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "a<|im_end|>b <|endoftext|> <|im_start",
+]
+
+
+@pytest.fixture(scope="module")
+def independent() -> tokenizers.Tokenizer:
+    """SmolLM2's tokenizer once more: read by another library, cut by one regular expression."""
+    path = open_checkpoint("smollm2").path
+    fields = GGUFReader(path).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    backend = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    words = Regex(r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\p{N}"), "isolated"),
+            pre_tokenizers.Split(words, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(tokens[:17])
+    return backend
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_agrees_with_an_independent_pipeline(text: str, smollm2: Tokenizer, independent: tokenizers.Tokenizer) -> None:
+    token_ids = smollm2.encode(text)
+    assert token_ids == independent.encode(text).ids
+    assert smollm2.decode(token_ids, skip_special_tokens=False) == text
+    assert smollm2.decode(token_ids) == independent.decode(token_ids)
+
+
+ABSENT = "\x04\x06\x13\x14\x16\x1d"
+"""Characters whose bytes SmolLM2's vocabulary lacks, besides those of the unassigned planes from U+40000."""
+
+
+@given(st.text(st.characters(codec="utf-8", max_codepoint=0x3FFFF, exclude_characters=ABSENT)))
+def test_every_text_survives(smollm2: Tokenizer, independent: tokenizers.Tokenizer, text: str) -> None:
+    token_ids = smollm2.encode(text)
+    assert token_ids == independent.encode(text).ids
+    assert smollm2.decode(token_ids, skip_special_tokens=False) == text
+
+
+def test_agrees_with_transformers_where_there_are_no_digits(smollm2: Tokenizer) -> None:
+    path = open_checkpoint("smollm2").path
+    reference = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    for text in TEXTS:
+        if not any(char.isnumeric() for char in text):
+            assert smollm2.encode(text) == reference.encode(text, add_special_tokens=False)
+
+
+def test_bytes_that_the_vocabulary_lacks_are_lost_as_in_the_reference(
+    smollm2: Tokenizer, independent: tokenizers.Tokenizer
+) -> None:
+    assert smollm2.encode("a\x04b") == independent.encode("a\x04b").ids
+    assert smollm2.decode(smollm2.encode("a\x04b")) == "ab"
+
+
+def test_digits_stand_alone(smollm2: Tokenizer) -> None:
+    assert [smollm2.token_text(token_id) for token_id in smollm2.encode("x 2024")] == ["x", " ", *"2024"]
+
+
+def test_special_tokens(smollm2: Tokenizer) -> None:
+    assert smollm2.vocab_size == 49152
+    assert smollm2.encode("<|im_start|>a<|im_end|>") == [1, *smollm2.encode("a"), 2]
+    assert [token_id for token_id in range(49152) if smollm2.is_special(token_id)] == list(range(17))
+    assert smollm2.special_token_id("eos_token") == 2
+    assert smollm2.special_token_id("mask_token") is None
+    assert smollm2.decode([1, 2]) == ""
+    assert smollm2.token_text(2) == "<|im_end|>"
+
+
+def test_a_part_of_a_character_shows_as_replacement(smollm2: Tokenizer) -> None:
+    parts = smollm2.encode("𓂀")
+    assert len(parts) > 1
+    assert all("\ufffd" in smollm2.token_text(token_id) for token_id in parts)
+
+
+def test_lone_surrogates_are_refused(smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"lone surrogate \(U\+D83D\) at position 2"):
+        smollm2.encode("a \ud83d b")
+
+
+def test_ids_outside_the_vocabulary(smollm2: Tokenizer) -> None:
+    assert smollm2.decode([49152, 10**6]) == ""
+    with pytest.raises(ValueError, match="token ids must be in"):
+        smollm2.decode([-1])
+
+
+def test_loads_from_gguf_quickly() -> None:
+    checkpoint = open_checkpoint("smollm2")
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        load_tokenizer(checkpoint)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3
+
+
+BOS = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False}}
+
+
+@pytest.mark.parametrize(
+    ("config", "adds_bos", "expected"),
+    [
+        ({**BOS, "add_bos_token": True}, False, True),
+        ({**BOS, "add_bos_token": False}, True, False),
+        ({**BOS, "add_bos_token": None}, True, True),
+        (BOS, True, True),
+        (BOS, False, False),
+        (None, False, False),
+    ],
+)
+def test_beginning_of_sequence(
+    config: dict[str, Any] | None, adds_bos: bool, expected: bool, make_folder: Callable[..., Path]
+) -> None:
+    tokenizer = tokenizer_from_folder(make_folder(config, adds_bos))
+    plain = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.decode(plain) == "hello"
+    assert 1 not in plain
+    assert tokenizer.encode("hello") == [1] * expected + plain
+    assert tokenizer.encode("<s>hello") == [1, *plain]
+    assert tokenizer.encode("") == [1] * expected
+
+
+def test_a_folder_agrees_with_transformers(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder({**BOS, "tokenizer_class": "PreTrainedTokenizerFast"}, adds_bos=True)
+    reference = AutoTokenizer.from_pretrained(folder)
+    tokenizer = tokenizer_from_folder(folder)
+    for text in TEXTS[:-2]:
+        assert tokenizer.encode(text) == reference.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "adds_bos", "problem"),
+    [
+        ({"add_eos_token": True}, False, "add_eos_token"),
+        ({"add_bos_token": "yes"}, False, "add_bos_token must be"),
+        ({"add_bos_token": True}, False, "has none"),
+        ({}, True, "puts <s> around a text"),
+        ({"bos_token": 5}, False, "bos_token must be"),
+        ({"auto_map": {}}, False, "auto_map"),
+        ({"added_tokens_decoder": {"999": {"content": "<new>"}}}, False, "'<new>' as token 999"),
+        ({"chat_template": 5}, False, "chat_template must be a string"),
+    ],
+)
+def test_refuses_folders(
+    config: dict[str, Any], adds_bos: bool, problem: str, make_folder: Callable[..., Path]
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        tokenizer_from_folder(make_folder(config, adds_bos))
+
+
+def test_refuses_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no tokenizer\.json"):
+        tokenizer_from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a usable tokenizer"):
+        tokenizer_from_folder(tmp_path)
+
+
+def test_never_cuts_or_fills_up(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder(BOS)
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.enable_truncation(2)
+    backend.enable_padding(length=64)
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = tokenizer_from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode("xyzzy" * 5)) == "xyzzy" * 5
