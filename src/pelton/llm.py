@@ -42,7 +42,9 @@ class LLM:
         fails while it runs ends with `finish_reason` "error" and the message as `stop_reason`.
         """
         prompts = as_prompt_list(prompts)
-        params = _one_per_prompt("sampling_params", sampling_params or SamplingParams(), len(prompts))
+        params = _one_per_prompt(
+            "sampling_params", SamplingParams() if sampling_params is None else sampling_params, len(prompts)
+        )
         priorities = _one_per_prompt("priority", 0 if priority is None else priority, len(prompts))
         request_ids: list[str] = []
         try:
@@ -87,7 +89,7 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
     """One prompt, or a sequence of them, as a list. A list of integers is one prompt."""
     if isinstance(prompts, str | dict):
         return [prompts]  # type: ignore[list-item]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray | memoryview):
         raise ValueError(f"prompts must be a prompt or a sequence of prompts, got {type(prompts).__name__}")
     if prompts and all(isinstance(item, int) for item in prompts):
         return [list(prompts)]

@@ -9,6 +9,9 @@ import msgspec
 SEED_LIMIT = 2**64
 """Seeds are unsigned 64-bit integers: they key the counter-based random numbers of the sampler."""
 
+_INTEGER_LIMIT = 2**63
+"""Messages between processes carry integers of 64 bits."""
+
 
 class RequestOutputKind(IntEnum):
     """What the outputs of a request carry while it runs."""
@@ -78,6 +81,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         for string in self.stop_strings:
             if not isinstance(string, str) or not string:
                 raise ValueError(f"stop must hold non-empty strings, got {string!r}")
+            if not string.isascii() and any("\ud800" <= char <= "\udfff" for char in string):
+                raise ValueError(f"stop must hold valid Unicode without lone surrogates, got {string!r}")
         if self.stop_token_ids is not None:
             if not isinstance(self.stop_token_ids, list | tuple):
                 raise ValueError(f"stop_token_ids must be a list of token ids, got {self.stop_token_ids!r}")
@@ -108,10 +113,10 @@ def _float(name: str, value: Any) -> float:
     return number
 
 
-def _integer(name: str, value: Any, *, low: int, high: int | None = None) -> None:
+def _integer(name: str, value: Any, *, low: int, high: int = _INTEGER_LIMIT - 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
-    if high is not None and value > high:
+    if value > high:
         raise ValueError(f"{name} must be at most {high}, got {value}")

@@ -14,21 +14,28 @@ from tests.support.prompts import prompts
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=11, max_tokens=24, logprobs=2, ignore_eos=True)
-LONGEST = {1: 128, 7: 257, 16: 257, 64: 1500}
+LONGEST = {1: 64, 7: 128, 16: 257, 64: 640}
 """Longest prompt per chunk size in the quick tests: every chunk is a step."""
 
 
 @pytest.fixture(scope="module")
 def alone():
-    """The outputs of every prompt on its own, nothing shared, nothing chunked."""
-    llm = LLM(model="smollm2", enable_prefix_caching=False)
-    ids = prompts(llm.get_tokenizer())
-    return {name: generate(llm, {name: prompt}, PARAMS)[name] for name, prompt in ids.items()}
+    return SoloOutputs()
 
 
-def prompts_of(alone, longest):
-    lengths = {name: output.prompt_token_ids for name, output in alone.items()}
-    return {name: ids for name, ids in lengths.items() if len(ids) <= longest}
+class SoloOutputs(dict):
+    """The output of every prompt on its own, nothing shared, nothing chunked; computed when first asked for."""
+
+    def __init__(self) -> None:
+        self._llm = LLM(model="smollm2", enable_prefix_caching=False)
+        self._prompts = prompts(self._llm.get_tokenizer())
+
+    def __missing__(self, name):
+        self[name] = generate(self._llm, {name: self._prompts[name]}, PARAMS)[name]
+        return self[name]
+
+    def prompts_up_to(self, longest: int) -> dict[str, list[int]]:
+        return {name: ids for name, ids in self._prompts.items() if len(ids) <= longest}
 
 
 def assert_all_same(outputs, alone):
@@ -41,28 +48,28 @@ def assert_all_same(outputs, alone):
 def test_chunk_sizes(monkeypatch, alone, chunk, longest):
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=chunk, enable_prefix_caching=False)
     trace = trace_steps(llm)
-    ids = prompts_of(alone, longest or LONGEST[chunk])
+    ids = alone.prompts_up_to(longest or LONGEST[chunk])
     assert_all_same(generate(llm, ids, PARAMS), alone)
     chunks = [num for step in trace for num in step.num_scheduled_tokens]
     assert max(chunks) == chunk
     num_chunked = sum(1 for step in trace for num in step.num_logits if num == 0)
     assert num_chunked == sum((len(prompt) - 1) // chunk for prompt in ids.values())
     blocks = block_ids_of(trace, max(zip(map(len, ids.values()), trace[0].request_ids, strict=True))[1])
-    assert len(blocks) > 8
+    assert len(blocks) >= 5
     assert blocks != sorted(blocks), "blocks must not come in order"
 
 
 def test_chunks_cut_at_the_token_budget(monkeypatch, alone):
     llm = make_llm(monkeypatch, model="smollm2", max_num_batched_tokens=100)
     trace = trace_steps(llm)
-    assert_all_same(generate(llm, prompts_of(alone, 640), PARAMS), alone)
+    assert_all_same(generate(llm, alone.prompts_up_to(640), PARAMS), alone)
     assert max(step.total_num_scheduled_tokens for step in trace) == 100
     mixed = [step for step in trace if 1 in step.num_scheduled_tokens and max(step.num_scheduled_tokens) > 1]
     assert len(mixed) > 10, "steps must mix decodes and chunks of prompts"
 
 
 def test_prefix_cache_off_cold_and_hot(monkeypatch, alone):
-    ids = prompts_of(alone, 640)
+    ids = alone.prompts_up_to(257)
     off = make_llm(monkeypatch, model="smollm2", enable_prefix_caching=False)
     outputs = generate(off, ids, PARAMS)
     assert_all_same(outputs, alone)
@@ -94,7 +101,7 @@ def test_a_hit_within_one_step(monkeypatch, alone):
 def test_preemption(monkeypatch, alone):
     """A pool for three of eight long generations: preempted requests give the same tokens, without ping-pong."""
     params = SamplingParams(temperature=0, max_tokens=100, logprobs=2, ignore_eos=True)
-    ids = {name: alone[name].prompt_token_ids for name in list(prompts_of(alone, 40))[:8]}
+    ids = dict(list(alone.prompts_up_to(40).items())[:8])
     roomy = generate(make_llm(monkeypatch, model="smollm2"), ids, params)
     llm = make_llm(monkeypatch, model="smollm2", num_gpu_blocks_override=26, max_model_len=160)
     trace = trace_steps(llm)
@@ -108,14 +115,14 @@ def test_preemption(monkeypatch, alone):
         new
         for step in trace
         for new in step.new_requests
-        if len(new.token_ids) > len(ids[list(ids)[int(new.request_id)]])
+        if len(new.token_ids) > len(ids[list(ids)[int(new.request_id.removeprefix("request-"))]])
     ]
     assert len(resumed) == scheduler.num_preemptions
 
 
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_submission_order(monkeypatch, alone, seed):
-    ids = prompts_of(alone, 640)
+    ids = alone.prompts_up_to(257)
     names = list(ids)
     random.Random(seed).shuffle(names)
     llm = make_llm(monkeypatch, model="smollm2", max_num_seqs=7, max_num_batched_tokens=200)
@@ -124,7 +131,7 @@ def test_submission_order(monkeypatch, alone, seed):
 
 def test_sampled_tokens(monkeypatch, alone):
     """Seeded sampling: alone, in a crowd of other requests, and chunked."""
-    ids = prompts_of(alone, 130)
+    ids = alone.prompts_up_to(130)
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=9)
     together = generate(llm, ids, SAMPLED)
     for name in list(ids)[:6]:

@@ -130,7 +130,8 @@ class DelayedExecutor(UniprocExecutor):
         self._launched.append(step)
 
     def collect(self) -> ModelRunnerOutput:
-        super().launch(self._launched.popleft())
+        if not self._results:  # else the last call was interrupted
+            super().launch(self._launched.popleft())
         return super().collect()
 
 

@@ -1,6 +1,7 @@
 """Entry point of the `pelton` command."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -15,6 +16,24 @@ COMMANDS = {"generate": ("pelton.cli.generate", "complete prompts")}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a failure, 2 for a mistake in what was asked."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Models write any character; a terminal that cannot show one must not end the program.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _run_command(arguments)
+    except ValueError as error:
+        print(f"pelton: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="pelton",
         description="Inference and serving engine for large language models.",
@@ -25,19 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     command = import_module(COMMANDS[options.command][0])
-    command_options = command.make_parser().parse_args(options.arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        return int(command.run(command_options))
-    except ValueError as error:
-        print(f"pelton: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return int(command.run(command.make_parser().parse_args(options.arguments)))
 
 
 if __name__ == "__main__":

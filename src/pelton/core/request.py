@@ -14,10 +14,6 @@ class RequestStatus(Enum):
     FINISHED_ABORTED = "abort"
     FINISHED_ERROR = "error"
 
-    @property
-    def is_finished(self) -> bool:
-        return self not in (RequestStatus.WAITING, RequestStatus.RUNNING, RequestStatus.PREEMPTED)
-
 
 class Request:
     """One request's tokens and counters.

@@ -1,6 +1,6 @@
 """The engine core: schedule, execute, update, until nothing is left to do."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from logging import getLogger
 
 from pelton import envs
@@ -46,7 +46,11 @@ class EngineCore:
         self.max_model_len = longest_request(args, self.kv.longest_fitting() + 1, max_model_len)
         self.scheduler = Scheduler(limits, self.kv)
         self.num_integrity_failures = 0
-        """How often the KV cache was found damaged and rebuilt."""
+        """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
+        self._executing = False
+        """Whether the executor is at work, rather than the bookkeeping."""
+        self._unsent: list[EngineCoreOutput] = []
+        """Outputs that came up between steps; the next step hands them over."""
         executor.initialize(groups, num_blocks, self.max_model_len)
 
     def add_request(self, message: EngineCoreRequest) -> None:
@@ -55,47 +59,67 @@ class EngineCore:
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End requests; ids that are unknown or finished are ignored. No output is emitted for them."""
-        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+        def finish() -> list[EngineCoreOutput]:
+            self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+            return [] if self.has_work else self._check_when_idle()
+
+        self._unsent += self._guarded(finish)
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule and launch a step if there is room for one, collect the oldest in flight, apply its results.
 
         A step that fails ends its own requests with an error, and only those.
         """
+        outputs, self._unsent = self._unsent, []
+        outputs += self._guarded(self._step)
+        if not self.has_work:
+            outputs += self._guarded(self._check_when_idle)
+        return outputs
+
+    def _guarded(self, action: Callable[[], list[EngineCoreOutput]]) -> list[EngineCoreOutput]:
+        """Do something with the bookkeeping; if it contradicts itself, no block can be trusted any more."""
         try:
-            return self._step()
+            return action()
         except Exception as error:
-            # Bookkeeping that contradicts itself: no block can be trusted any more.
             if envs.strict_invariants():
                 raise
             return self._start_over(f"{type(error).__name__}: {error}")
+        except BaseException:
+            # Ctrl-C. While the model ran, it left a step that failed; elsewhere, bookkeeping that is half done.
+            if not self._executing:
+                self._unsent += self._start_over("interrupted while planning a step")
+            raise
+        finally:
+            self._executing = False
 
     def _step(self) -> list[EngineCoreOutput]:
         if self.scheduler.num_steps_in_flight < self._num_steps_in_flight:
             scheduled = self.scheduler.schedule()
             if scheduled is not None:
+                self._executing = True
                 self._executor.launch(scheduled)
+                self._executing = False
                 if self.scheduler.num_steps_in_flight < self._num_steps_in_flight:
                     return []
-        outputs: list[EngineCoreOutput] = []
         if self.scheduler.num_steps_in_flight:
             try:
+                self._executing = True
                 results = self._executor.collect()
+                self._executing = False
             except Exception as error:  # whatever went wrong in a step must not end the others
+                self._executing = False
                 logger.exception("a step failed; its requests end with an error")
-                outputs = self.scheduler.fail_step(f"{type(error).__name__}: {error}")
-            else:
-                outputs = self.scheduler.update(results)
-        elif self.scheduler.has_requests:
+                return self.scheduler.fail_step(f"{type(error).__name__}: {error}")
+            return self.scheduler.update(results)
+        if self.scheduler.has_requests:
             raise AssertionError("requests wait, nothing runs, and none of them can be admitted")
-        if not self.has_work:
-            outputs += self._check_when_idle()
-        return outputs
+        return []
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do: requests, or steps in flight whose requests are gone."""
-        return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0
+        """Whether `step` has something to do: requests, steps in flight whose requests are gone, or outputs."""
+        return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0 or bool(self._unsent)
 
     def reset_prefix_cache(self) -> None:
         self.kv.reset_prefix_cache()

@@ -14,6 +14,9 @@ from pelton.core.messages import EngineCoreRequest
 from pelton.sampling_params import SEED_LIMIT, SamplingParams
 from pelton.tokenizer import Tokenizer
 
+PRIORITY_LIMIT = 2**63
+"""Messages between processes carry integers of 64 bits."""
+
 
 class TextPrompt(TypedDict, total=False):
     """A prompt as text."""
@@ -57,11 +60,12 @@ class InputProcessor:
         self._eos_token_ids = list(eos_token_ids)
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._has_priorities = args.scheduler.scheduling_policy == "priority"
         self._max_logprobs = args.model.max_logprobs
         self._request_ids = count()
 
     def next_request_id(self) -> str:
-        return str(next(self._request_ids))
+        return f"request-{next(self._request_ids)}"
 
     def process(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
@@ -70,16 +74,23 @@ class InputProcessor:
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ValueError(f"priority must be an integer, got {priority!r}")
+        if not -PRIORITY_LIMIT <= priority < PRIORITY_LIMIT:
+            raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
+        if priority and not self._has_priorities:
+            raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
+        if request_id is not None and (not isinstance(request_id, str) or not request_id):
+            raise ValueError(f"request_id must be a non-empty string, got {request_id!r}")
         text, token_ids, cache_salt = self._read_prompt(prompt)
         if text is not None:
             token_ids = self._tokenizer.encode(text)
         self._check_tokens(token_ids)
         self._check_params(params)
-        if params.seed is None:
-            params = msgspec.structs.replace(params, seed=secrets.randbelow(SEED_LIMIT))
+        # A copy, checked again: the caller may change what is theirs.
+        seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
+        params = msgspec.structs.replace(params, seed=seed)
         message = EngineCoreRequest(
             request_id=self.next_request_id() if request_id is None else request_id,
-            prompt_token_ids=token_ids,
+            prompt_token_ids=list(token_ids),
             sampling_params=params,
             arrival_time=time.monotonic(),
             eos_token_ids=self._eos_token_ids,
@@ -107,6 +118,8 @@ class InputProcessor:
         salt = prompt.get("cache_salt")
         if salt is not None and (not isinstance(salt, str) or not salt):
             raise ValueError(f"cache_salt must be a non-empty string, got {salt!r}")
+        if salt is not None and any("\ud800" <= char <= "\udfff" for char in salt):
+            raise ValueError(f"cache_salt must be valid Unicode without lone surrogates, got {salt!r}")
         if "prompt" not in prompt:
             return None, prompt["prompt_token_ids"], salt
         if not isinstance(prompt["prompt"], str):

@@ -29,7 +29,7 @@ def size_kv_cache(args: EngineArgs, groups: Sequence[KVCacheGroup], available_by
     if num_blocks < 2:
         raise ValueError(
             f"{num_bytes} bytes hold {num_blocks} KV-cache blocks of {per_block} bytes, at least 2 are needed; "
-            "raise kv_cache_memory_bytes"
+            f"raise kv_cache_memory_bytes"
         )
     logger.info(
         "KV cache: %d blocks of %d tokens, up to %.2f GB",
@@ -57,15 +57,19 @@ def longest_request(args: EngineArgs, fitting: int, max_model_len: int) -> int:
     """
     if fitting >= max_model_len:
         return max_model_len
+    knob = "kv_cache_memory_bytes" if args.cache.num_gpu_blocks_override is None else "num_gpu_blocks_override"
     if args.model.max_model_len is not None:
         raise ValueError(
             f"max_model_len is {max_model_len}, but the KV cache holds a request of at most {fitting} tokens; "
-            f"lower max_model_len or raise kv_cache_memory_bytes"
+            f"lower max_model_len or raise {knob}"
         )
+    if fitting < 2:
+        raise ValueError(f"the KV cache does not hold a single token of a request; raise {knob}")
     logger.warning(
         "the KV cache holds a request of at most %d tokens, so max_model_len is that instead of the model's %d; "
-        "raise kv_cache_memory_bytes for more",
+        "raise %s for more",
         fitting,
         max_model_len,
+        knob,
     )
     return fitting

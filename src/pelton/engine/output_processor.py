@@ -28,6 +28,7 @@ class _RequestState:
         "detokenizer",
         "kind",
         "logprobs",
+        "num_cached_tokens",
         "prompt",
         "prompt_token_ids",
         "request_id",
@@ -44,6 +45,7 @@ class _RequestState:
         self.kind = params.output_kind
         self.detokenizer = tokenizer.detokenizer()
         self.stops = StopStrings(params.stop_strings) if params.stop_strings else None
+        self.num_cached_tokens = 0
         self.token_ids: list[int] = []
         self.text: list[str] = []
         """Pieces of text; joined when an output is made."""
@@ -53,6 +55,7 @@ class _RequestState:
     def add(self, output: EngineCoreOutput) -> None:
         """Take new tokens. A stop string that they complete changes the output's finish and stop reasons."""
         new_ids = output.new_token_ids
+        self.num_cached_tokens = output.num_cached_tokens
         self.token_ids.extend(new_ids)
         # The token that ends a request is not text: EOS, or one of stop_token_ids.
         text = self.detokenizer.add(new_ids[:-1] if output.finish_reason == "stop" else new_ids)
@@ -103,7 +106,7 @@ class _RequestState:
             prompt_token_ids=self.prompt_token_ids,
             outputs=[completion],
             finished=output.finish_reason is not None,
-            num_cached_tokens=output.num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens,
         )
 
 
@@ -126,7 +129,9 @@ class OutputProcessor:
         for request_id in request_ids:
             state = self._states.pop(request_id, None)
             if state is not None:
-                ending = EngineCoreOutput(request_id, [], finish_reason="abort")
+                ending = EngineCoreOutput(
+                    request_id, [], finish_reason="abort", num_cached_tokens=state.num_cached_tokens
+                )
                 state.add(ending)
                 outputs.append(state.make_output(ending))
         return outputs

@@ -30,6 +30,9 @@ class UniprocExecutor(Executor):
             self._results.append(self._worker.execute(step))
         except Exception as error:  # kept for `collect`, whose step it belongs to
             self._results.append(error)
+        except BaseException as interrupt:
+            self._results.append(RuntimeError(f"interrupted by {type(interrupt).__name__}"))
+            raise
 
     def collect(self) -> ModelRunnerOutput:
         result = self._results.popleft()

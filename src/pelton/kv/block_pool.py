@@ -1,6 +1,7 @@
 """The one pool of blocks that all groups draw from, and the prefix map over it."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from pelton.kv.block import NULL_BLOCK_ID, Block, FreeBlockQueue
 from pelton.kv.block_key import BlockKey
@@ -20,7 +21,8 @@ class BlockPool:
         self._free = FreeBlockQueue()
         for block in self.blocks[1:]:
             self._free.append(block)
-        self._prefix_maps: list[dict[BlockKey, Block]] = [{} for _ in range(num_groups)]
+        self.prefix_maps: list[dict[BlockKey, Block]] = [{} for _ in range(num_groups)]
+        """Per group: what is findable, free or not."""
 
     @property
     def num_usable(self) -> int:
@@ -59,12 +61,9 @@ class BlockPool:
                 else:
                     self._free.append(block)
 
-    def find(self, key: BlockKey, group: int) -> Block | None:
-        return self._prefix_maps[group].get(key)
-
     def remember(self, block: Block, key: BlockKey, group: int) -> Block:
         """Make `block` findable under `key`, unless another block is. Returns the one that is."""
-        found = self._prefix_maps[group].setdefault(key, block)
+        found = self.prefix_maps[group].setdefault(key, block)
         if found is block:
             block.key, block.group = key, group
         return found
@@ -72,12 +71,12 @@ class BlockPool:
     def forget(self, block: Block) -> None:
         """Take `block` out of the prefix map."""
         if block.key is not None:
-            del self._prefix_maps[block.group][block.key]
+            del self.prefix_maps[block.group][block.key]
             block.key, block.group = None, -1
 
     def forget_all(self) -> None:
         """Empty the prefix map; running requests keep their blocks."""
-        for prefix_map in self._prefix_maps:
+        for prefix_map in self.prefix_maps:
             for block in prefix_map.values():
                 block.key, block.group = None, -1
             prefix_map.clear()
@@ -92,7 +91,7 @@ class BlockPool:
         for block in holders:
             if block is not self.null_block:
                 held[block.id] = held.get(block.id, 0) + 1
-        free = {block.id for block in self._free}
+        free = {block.id for block in islice(self._free, self.num_blocks)}  # a damaged queue may be a circle
         if len(free) != self._free.size:
             problems.append(f"free queue counts {self._free.size} blocks and has {len(free)}")
         if NULL_BLOCK_ID in free or self.null_block.ref_count or self.null_block.key is not None:
@@ -102,10 +101,10 @@ class BlockPool:
                 problems.append(f"{block} is held {held.get(block.id, 0)} times")
             if (block.ref_count == 0) != (block.id in free):
                 problems.append(f"{block} is {'free' if block.id in free else 'not free'}")
-            if block.key is not None and self._prefix_maps[block.group].get(block.key) is not block:
+            if block.key is not None and self.prefix_maps[block.group].get(block.key) is not block:
                 problems.append(f"{block} has a key under which it is not found")
         num_findable = sum(block.key is not None for block in self.blocks)
-        num_mapped = sum(len(prefix_map) for prefix_map in self._prefix_maps)
+        num_mapped = sum(len(prefix_map) for prefix_map in self.prefix_maps)
         if num_findable != num_mapped:
             problems.append(f"{num_mapped} entries in the prefix map, {num_findable} findable blocks")
         return problems

@@ -33,6 +33,7 @@ class _RequestBlocks:
         "keys",
         "last_step",
         "num_blocks",
+        "num_promised_tokens",
         "num_remembered",
         "num_reserved",
         "num_slid",
@@ -52,8 +53,10 @@ class _RequestBlocks:
         """Leading blocks of each table that slid out of its window."""
         self.num_remembered = 0
         """Leading full blocks that have been entered in the prefix map (or found there)."""
+        self.num_promised_tokens = 0
+        """Tokens that were known when it was admitted: blocks for them are reserved."""
         self.num_reserved = 0
-        """Blocks that its known tokens still need: admission of others leaves them alone."""
+        """Blocks that those tokens still need: admission of others leaves them alone."""
         self.last_step = 0
         """The last step that reads or writes its blocks."""
 
@@ -145,9 +148,10 @@ class KVCacheCoordinator:
         limit = (len(request.token_ids) - 1) // self.block_size
         self._extend_keys(state, request, limit)
         candidates: list[list[Block | None]] = []
-        for group in range(num_groups):
-            candidates.append([self.pool.find(key, group) for key in state.keys[:limit]])
-            limit = min(limit, self._managers[group].longest_hit(candidates[group], limit))
+        for manager, prefix_map in zip(self._managers, self.pool.prefix_maps, strict=True):
+            blocks = manager.look_up(state.keys[:limit], prefix_map)
+            candidates.append(blocks)
+            limit = manager.longest_hit(blocks, len(blocks))
         agreed = -1
         while agreed != limit:  # a shorter hit may need blocks of another group that the longer one did not
             agreed = limit
@@ -167,17 +171,17 @@ class KVCacheCoordinator:
             tables.append(table)
         return PrefixHit(tables, num_tokens)
 
-    def admit(self, request: Request, hit: PrefixHit, num_new_tokens: int, *, num_running: int) -> BlockIds | None:
+    def admit(self, request: Request, hit: PrefixHit, num_new_tokens: int, *, headroom: int) -> BlockIds | None:
         """Give a request its cached prefix and blocks for `num_new_tokens` more tokens. All or nothing.
 
-        None unless all its known tokens fit beside what running requests were promised, with a block to spare
-        for each of them: a request that is let in makes progress before it can be preempted.
+        None unless all its known tokens fit beside what running requests were promised, with `headroom` blocks
+        per group to spare: a request that is let in makes progress before it can be preempted.
         """
         shared = [block for table in hit.tables for block in table if block is not self.pool.null_block]
         num_needed = self._most_blocks_held(len(request.token_ids)) - len(shared)
         num_available = self.pool.num_free - sum(block.ref_count == 0 for block in shared)
-        headroom = num_running * len(self.groups)
-        if max(0, num_needed) + headroom > num_available - self._num_reserved:
+        num_spare = headroom * len(self.groups)
+        if max(0, num_needed) + num_spare > num_available - self._num_reserved:
             return None
         state = self._state(request)
         for block in shared:
@@ -190,7 +194,7 @@ class KVCacheCoordinator:
                 # The chain that is in the map, so that later look-ups compare by identity.
                 state.keys[index] = table[index].key or state.keys[index]
         state.num_blocks = state.num_remembered = num_hit_blocks
-        self._reserve(state, max(0, num_needed))
+        state.num_promised_tokens = len(request.token_ids)
         self.num_prefix_queries += len(request.token_ids)
         self.num_prefix_hits += hit.num_tokens
         block_ids = [[block.id for block in table] for table in hit.tables]
@@ -235,11 +239,6 @@ class KVCacheCoordinator:
 
     # --------------------------------------------------------------------------------------------- health
 
-    @property
-    def usage(self) -> float:
-        """Share of the pool that requests hold, 0 to 1."""
-        return 1.0 - self.pool.num_free / self.pool.num_usable
-
     def integrity_problems(self) -> list[str]:
         """Every broken invariant of pool, prefix map and tables, in words; empty when all is well."""
         holders = [block for state in self._requests.values() for table in state.tables for block in table]
@@ -264,9 +263,15 @@ class KVCacheCoordinator:
     def _most_blocks_held(self, num_tokens: int) -> int:
         return sum(manager.most_blocks_held(num_tokens, self._longest_chunk) for manager in self._managers)
 
-    def _reserve(self, state: _RequestBlocks, num_blocks: int) -> None:
-        self._num_reserved += num_blocks - state.num_reserved
-        state.num_reserved = num_blocks
+    def _reserve(self, state: _RequestBlocks) -> None:
+        """Bring the request's reservation up to date with the blocks it holds."""
+        still_needed = 0
+        if state.num_blocks * self.block_size < state.num_promised_tokens:
+            for manager, num_slid in zip(self._managers, state.num_slid, strict=True):
+                most = manager.most_blocks_held(state.num_promised_tokens, self._longest_chunk)
+                still_needed += max(0, most - (state.num_blocks - num_slid))
+        self._num_reserved += still_needed - state.num_reserved
+        state.num_reserved = still_needed
 
     def _extend_keys(self, state: _RequestBlocks, request: Request, num_blocks: int) -> None:
         extend_keys(state.keys, request.token_ids, num_blocks, self.block_size, state.extras, self._hash_function)
@@ -302,7 +307,7 @@ class KVCacheCoordinator:
                 table.extend(blocks)
                 block_ids.append([block.id for block in blocks])
             state.num_blocks += num_new
-            self._reserve(state, max(0, state.num_reserved - num_new * len(self.groups)))
+            self._reserve(state)
         state.last_step = self._step
         if self._enable_prefix_caching:
             self._remember(state, request, end)

@@ -1,10 +1,11 @@
 """What the attention type of a group means for its blocks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pelton.core.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from pelton.kv.block import Block
+from pelton.kv.block_key import BlockKey
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -23,6 +24,10 @@ class GroupManager(ABC):
         """Index of the first block that the query at `position` and later ones read."""
 
     @abstractmethod
+    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
+        """The findable block of each key, as far as they can matter."""
+
+    @abstractmethod
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
         """Most leading blocks, at most `limit`, that a request can take as computed.
 
@@ -39,6 +44,15 @@ class FullAttentionManager(GroupManager):
 
     def first_needed_block(self, position: int) -> int:
         return 0
+
+    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
+        blocks: list[Block | None] = []
+        for key in keys:
+            block = prefix_map.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
 
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
         for index in range(limit):
@@ -59,6 +73,9 @@ class SlidingWindowManager(GroupManager):
 
     def first_needed_block(self, position: int) -> int:
         return max(0, position - self.window + 1) // self.block_size
+
+    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
+        return [prefix_map.get(key) for key in keys]
 
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
         # blocks[index + 1 : end] are all there; stop when that covers the window of the query at the end.

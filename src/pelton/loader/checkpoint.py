@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from pelton.config import DecoderConfig
 from pelton.loader.aliases import known_aliases
-from pelton.loader.arrays import FloatArray
 from pelton.loader.gguf import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.gguf_config import read_gguf_config
 from pelton.loader.hf_config import read_hf_config, read_json
 from pelton.loader.safetensors_file import SafetensorsFile
+from pelton.ops.arrays import Float32
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _PICKLE_REMEDY = (
@@ -37,7 +37,7 @@ class Checkpoint(ABC):
         """The shape of a tensor, outermost dimension first."""
 
     @abstractmethod
-    def read(self, name: str) -> FloatArray:
+    def read(self, name: str) -> Float32:
         """A tensor as float32, possibly read-only. Raises ValueError for a type that Pelton cannot read."""
 
 
@@ -62,7 +62,7 @@ class GGUFCheckpoint(Checkpoint):
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.tensors[name].shape
 
-    def read(self, name: str) -> FloatArray:
+    def read(self, name: str) -> Float32:
         return self._file.read(name)
 
 
@@ -89,7 +89,7 @@ class SafetensorsCheckpoint(Checkpoint):
     def shape(self, name: str) -> tuple[int, ...]:
         return self._files[name].tensors[name].shape
 
-    def read(self, name: str) -> FloatArray:
+    def read(self, name: str) -> Float32:
         return self._files[name].read(name)
 
 

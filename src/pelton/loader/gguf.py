@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.arrays import FloatArray
 from pelton.loader.gguf_types import READABLE, TYPE_NAMES
+from pelton.ops.arrays import Float32
 
 MAGIC = b"GGUF"
 
@@ -61,7 +61,7 @@ class GGUFFile:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         self.metadata, self.tensors = _Reader(path, self._data).read_header()
 
-    def read(self, name: str) -> FloatArray:
+    def read(self, name: str) -> Float32:
         """A tensor as float32, in its own shape; read-only where the file already holds float32.
 
         Raises ValueError for a type that Pelton cannot read.

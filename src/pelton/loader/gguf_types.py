@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.arrays import FloatArray
+from pelton.ops.arrays import Float32
 
 TYPE_NAMES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K",
@@ -30,29 +30,29 @@ class TensorType:
     """Elements per block."""
     block: np.dtype[Any]
     """Layout of one block in the file."""
-    dequantize: Callable[[NDArray[Any]], FloatArray]
+    dequantize: Callable[[NDArray[Any]], Float32]
     """Blocks [N] -> elements, N * block_size of them; raises ValueError if a scale is not finite."""
 
 
-def _plain(values: NDArray[Any]) -> FloatArray:
+def _plain(values: NDArray[Any]) -> Float32:
     return values.astype(np.float32, copy=False)
 
 
-def _scale(blocks: NDArray[Any], field: str) -> FloatArray:
+def _scale(blocks: NDArray[Any], field: str) -> Float32:
     """The float16 `field` of every block, as float32 [N, 1]."""
-    scale: FloatArray = blocks[field].astype(np.float32)[:, None]
+    scale: Float32 = blocks[field].astype(np.float32)[:, None]
     if not np.isfinite(scale).all():
         raise ValueError("a block scale is not finite")
     return scale
 
 
-def _dequantize_q8_0(blocks: NDArray[Any]) -> FloatArray:
+def _dequantize_q8_0(blocks: NDArray[Any]) -> Float32:
     """d * q, q signed 8 bit."""
-    out: FloatArray = np.multiply(blocks["q"], _scale(blocks, "d"), dtype=np.float32)
+    out: Float32 = np.multiply(blocks["q"], _scale(blocks, "d"), dtype=np.float32)
     return out.reshape(-1)
 
 
-def _dequantize_q4_1(blocks: NDArray[Any]) -> FloatArray:
+def _dequantize_q4_1(blocks: NDArray[Any]) -> Float32:
     """d * q + m, q unsigned 4 bit: low nibbles are elements 0 to 15, high nibbles elements 16 to 31."""
     out = np.empty((len(blocks), 32), np.float32)
     out[:, :16] = blocks["q"] & 15

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pelton.loader.arrays import FloatArray
+from pelton.ops.arrays import Float32
 
 _MAX_HEADER_BYTES = 100_000_000
 _BF16 = "BF16"
@@ -51,7 +51,7 @@ class SafetensorsFile:
             self._fail(f"its header of {header_size} bytes ends after the end of the file")
         self.tensors = self._read_header(self._data[8:data_start], data_start)
 
-    def read(self, name: str) -> FloatArray:
+    def read(self, name: str) -> Float32:
         """A tensor as float32, in its own shape; read-only where the file already holds float32.
 
         Raises ValueError for a type that Pelton cannot read.
@@ -67,7 +67,7 @@ class SafetensorsFile:
         if info.dtype == _BF16:
             # A bfloat16 is the upper half of a float32.
             values = (values.astype(np.uint32) << 16).view(np.float32)
-        out: FloatArray = values.astype(np.float32, copy=False)
+        out: Float32 = values.astype(np.float32, copy=False)
         return out.reshape(info.shape)
 
     def _read_header(self, header: bytes, data_start: int) -> Mapping[str, TensorInfo]:

@@ -14,10 +14,10 @@ import msgspec
 from tqdm import tqdm
 
 from pelton.config import DecoderConfig
-from pelton.loader.arrays import FloatArray
 from pelton.loader.checkpoint import Checkpoint
+from pelton.ops.arrays import Float32
 
-logger = logging.getLogger("pelton")
+logger = logging.getLogger(__name__)
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MAX_LISTED = 8
@@ -32,7 +32,7 @@ class Parameter(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def load(self, array: FloatArray) -> None: ...
+    def load(self, array: Float32) -> None: ...
 
 
 class _Map(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     )
 
 
-def deinterleave(weight: FloatArray, num_heads: int) -> FloatArray:
+def deinterleave(weight: Float32, num_heads: int) -> Float32:
     """Reorder rows, in each head, from (0, half, 1, half + 1, ...) to (0, 1, ..., half, half + 1, ...).
 
     weight: [num_heads * head_size, E].

@@ -10,7 +10,7 @@ from pelton.ops import KVCacheLayer, Recorder, Value
 
 
 class LlamaLayer:
-    def __init__(self, name: str, config: DecoderConfig, window: int | None, block_size: int, rotary: Rotary):
+    def __init__(self, name: str, config: DecoderConfig, window: int | None, block_size: int, rotary: Rotary) -> None:
         self.attention_norm = RMSNorm(f"{name}.attention_norm", config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(
             f"{name}.attention",

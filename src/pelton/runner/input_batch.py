@@ -4,24 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.core.messages import NewRequest, SchedulerOutput
+from pelton.ops.arrays import Float32, Int32, Int64, UInt64
 from pelton.sampling_params import SamplingParams
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class SamplingInputs:
     """How each of the step's L logits rows is sampled; all arrays have L entries."""
 
-    temperature: npt.NDArray[np.float32]
+    temperature: Float32
     top_k: Int32
-    top_p: npt.NDArray[np.float32]
-    seed: npt.NDArray[np.uint64]
+    top_p: Float32
+    seed: UInt64
     choice: Int32
     """Index of the request's choice: 0, there is one."""
     position: Int32
@@ -105,7 +102,7 @@ class InputBatch:
 
     def _set_sampling(self, row: int, params: SamplingParams) -> None:
         assert params.is_greedy or params.seed is not None, "the front end draws the seed"
-        self._temperature[row] = params.temperature
+        self._temperature[row] = min(params.temperature, float(np.finfo(np.float32).max))
         self._top_k[row] = max(0, min(params.top_k, np.iinfo(np.int32).max))
         self._top_p[row] = params.top_p
         self._seed[row] = params.seed or 0

@@ -26,7 +26,8 @@ def available_memory(root: Path = Path("/")) -> int:
     except OSError:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
-    available = int(fields["MemAvailable"].split()[0]) * 1024
+    # Emulated kernels may lack MemAvailable.
+    available = int(fields.get("MemAvailable", fields["MemFree"]).split()[0]) * 1024
     return max(0, min([available, *_cgroup_headrooms(root)]))
 
 
@@ -62,6 +63,6 @@ def _cgroup_headroom(group: Path, limit: str, usage: str, reclaimable: str) -> i
             return None
         used = int((group / usage).read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(limit_text) - used + int(stat.get(reclaimable, 0))
     except (OSError, ValueError):
         return None
-    return int(limit_text) - used + int(stat.get(reclaimable, 0))

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from pelton.runner.input_batch import InputBatch, Int32, StepInputs
+from pelton.ops.arrays import Float32, Int32
+from pelton.runner.input_batch import InputBatch, StepInputs
 
 
 @dataclass(slots=True)
@@ -16,13 +16,13 @@ class SampledTokens:
 
     token_ids: Int32
     """[L]"""
-    logprob: npt.NDArray[np.float32]
+    logprob: Float32
     """[L] log probability of the sampled token; meaningful where log probabilities were asked for, like all below."""
     rank: Int32
     """[L] rank of the sampled token, 1 for the most likely."""
     top_token_ids: Int32
     """[L, most log probabilities]"""
-    top_logprobs: npt.NDArray[np.float32]
+    top_logprobs: Float32
     """[L, most log probabilities]"""
 
 

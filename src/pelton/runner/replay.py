@@ -1,14 +1,13 @@
 """Runs a model's recorded programs on a step's inputs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.models import Model, record_backbone
 from pelton.ops import Interpreter, L, R, T
+from pelton.ops.arrays import AnyArray
 from pelton.runner.input_batch import StepInputs
 from pelton.runner.model_runner import SampledTokens
 from pelton.sampling import record_head
@@ -42,7 +41,7 @@ class ReplayedModel:
 
     def run(self, inputs: StepInputs) -> SampledTokens:
         sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens), L: len(inputs.logits_rows)}
-        arrays: dict[str, npt.NDArray[Any]] = {
+        arrays: dict[str, AnyArray] = {
             "token_ids": inputs.token_ids,
             "positions": inputs.positions,
             "query_start": inputs.query_start,

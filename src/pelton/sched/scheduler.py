@@ -67,14 +67,14 @@ class Scheduler:
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
         """End requests from outside. Ids of unknown or finished requests are ignored. Returns those ended."""
-        ended = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
+        ended = [self.requests[i] for i in dict.fromkeys(request_ids) if i in self.requests]
         for request in ended:
             if request.status is RequestStatus.RUNNING:
                 self.running.remove(request)
             else:
                 self.waiting.remove(request)
             request.status = status
-            self._let_go(request)
+        self._let_go(ended)
         return ended
 
     @property
@@ -102,10 +102,8 @@ class Scheduler:
             new_block_ids={},
             dropped_request_ids=[],
         )
-        num_preemptions = self.num_preemptions
         budget = self._schedule_running(step, output, self.config.max_num_batched_tokens)
-        if num_preemptions == self.num_preemptions:
-            self._schedule_waiting(step, output, budget)
+        self._schedule_waiting(step, output, budget)
         if not output.request_ids:
             return None
         output.dropped_request_ids, self._dropped = self._dropped, []
@@ -114,7 +112,8 @@ class Scheduler:
         return output
 
     def _schedule_running(self, step: _StepInFlight, output: SchedulerOutput, budget: int) -> int:
-        """Serve running requests in order. Returns the budget that is left."""
+        """Serve running requests in order. Returns the budget left for others: none if blocks ran short."""
+        num_preemptions = self.num_preemptions
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
@@ -126,12 +125,12 @@ class Scheduler:
                 continue
             block_ids = self._allocate(request, num_new)
             if block_ids is None:
-                break
+                return 0
             if block_ids:
                 output.new_block_ids[request.id] = block_ids
             self._add_to_step(step, output, request, num_new)
             budget -= num_new
-        return budget
+        return budget if num_preemptions == self.num_preemptions else 0
 
     def _allocate(self, request: Request, num_new: int) -> BlockIds | None:
         """Find blocks for a running request, at the cost of those behind it if need be."""
@@ -150,7 +149,7 @@ class Scheduler:
             request = self.waiting.peek()
             hit = self.kv.find_prefix(request)
             num_new = min(request.num_tokens - hit.num_tokens, self._longest_chunk, budget)
-            block_ids = self.kv.admit(request, hit, num_new, num_running=len(self.running))
+            block_ids = self.kv.admit(request, hit, num_new, headroom=self._headroom(request))
             if block_ids is None:
                 break
             self.waiting.pop()
@@ -164,6 +163,13 @@ class Scheduler:
             )
             self._add_to_step(step, output, request, num_new)
             budget -= num_new
+
+    def _headroom(self, request: Request) -> int:
+        """Blocks that must stay free when `request` is admitted: one for each running request to grow into.
+
+        Twice as many after every preemption, or the request would soon be preempted again (ping-pong).
+        """
+        return len(self.running) << min(request.num_preemptions, 16)
 
     def _add_to_step(self, step: _StepInFlight, output: SchedulerOutput, request: Request, num_new: int) -> None:
         computed = request.num_computed_tokens
@@ -198,7 +204,7 @@ class Scheduler:
         outputs: list[EngineCoreOutput] = []
         if step.void:
             return outputs
-        any_finished = False
+        finished: list[Request] = []
         for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True):
             if not sampled or not _counts(request, epoch):
                 continue
@@ -207,13 +213,13 @@ class Scheduler:
             if request.id in results.logprobs:
                 output.logprobs = results.logprobs[request.id][:num_taken]
             if request.status is not RequestStatus.RUNNING:
-                any_finished = True
+                finished.append(request)
                 output.finish_reason = request.status.value
                 output.stop_reason = request.stop_reason
-                self._let_go(request)
             outputs.append(output)
-        if any_finished:
+        if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+            self._let_go(finished)
         return outputs
 
     def fail_step(self, message: str) -> list[EngineCoreOutput]:
@@ -250,10 +256,14 @@ class Scheduler:
         self.waiting = WaitingQueue(self.config.scheduling_policy)
         return outputs
 
-    def _let_go(self, request: Request) -> None:
-        self.kv.free(request)
-        del self.requests[request.id]
-        self._dropped.append(request.id)
+    def _let_go(self, finished: list[Request]) -> None:
+        """Forget requests that have finished. If their blocks cannot be freed, they still count as ours, so that
+        whoever deals with the damage tells their users."""
+        for request in finished:
+            self.kv.free(request)
+        for request in finished:
+            del self.requests[request.id]
+            self._dropped.append(request.id)
 
 
 def error_output(request: Request, message: str) -> EngineCoreOutput:

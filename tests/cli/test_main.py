@@ -1,0 +1,144 @@
+"""The `pelton` command as a process: exit statuses, streams, and what help costs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pelton import __version__
+from pelton.cli.main import COMMANDS, main
+from tests.support.tiny_llama import tiny_llama
+
+
+def pelton(*arguments, **kwargs):
+    """Run the command with Python's warnings as errors."""
+    command = [sys.executable, "-W", "error", "-m", "pelton.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def generate(*arguments):
+    return ["generate", "--model", tiny_llama(), "--temperature", "0", "--max-tokens", "4", *arguments]
+
+
+def test_help_does_without_the_engine():
+    """Help is quick: neither numpy nor the tokenizer nor the engine is imported."""
+    script = (
+        "import sys\n"
+        "from pelton.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'numpy', 'tokenizers', 'jinja2', 'tqdm', 'pelton.llm', 'pelton.engine'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: pelton" in done.stdout
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    for name, (_, does) in COMMANDS.items():
+        assert f"{name}: {does}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert f"usage: pelton {command}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"pelton {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["bake"], "invalid choice: 'bake'"),
+        (["--frobnicate"], "arguments are required: COMMAND"),
+        (["generate"], "arguments are required: PROMPT"),
+        (["generate", "--frobnicate", "Hi"], "unrecognized arguments: --frobnicate"),
+        (["generate", "--max-tokens", "many", "Hi"], "invalid int value: 'many'"),
+        (["generate", "--scheduling-policy", "lifo", "Hi"], "invalid choice: 'lifo'"),
+    ],
+)
+def test_mistakes_on_the_command_line(capsys, arguments, words):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err.splitlines()[-1]
+
+
+def test_a_process_streams_to_standard_output():
+    done = pelton(*generate("Hello", "The sun"))
+    assert done.returncode == 0
+    assert "output tokens in" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+    assert done.stdout.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate", "--model", "no-such-model", "Hi"], "no-such-model"),
+        (["generate", "--model", "", "Hi"], "model must be an alias or a path"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, words):
+    done = pelton(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pelton: ")
+    assert words in line
+
+
+def test_bytes_that_are_no_text():
+    """A prompt that is not valid UTF-8 arrives with lone surrogates."""
+    command = [sys.executable, "-m", "pelton.cli.main", *generate()]
+    done = subprocess.run([*map(os.fsencode, command), b"caf\xe9"], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 2
+    lines = done.stderr.decode().splitlines()
+    assert lines[-1].startswith("pelton: the text has a lone surrogate")
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_reader_that_has_gone():
+    """`pelton generate ... | head`: no traceback, no complaint at exit."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "pelton.cli.main", *generate("Hello")]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("model must be something else")])
+def test_exit_statuses(monkeypatch, capsys, error):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("pelton.cli.generate.run", fail)
+    status = main(["generate", "Hi"])
+    captured = capsys.readouterr()
+    if isinstance(error, ValueError):
+        assert (status, captured.err) == (2, "pelton: model must be something else\n")
+    else:
+        assert (status, captured.err) == (130, "")

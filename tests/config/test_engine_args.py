@@ -1,0 +1,131 @@
+"""One list of arguments for Python and for the command line."""
+
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from pelton.config import CacheConfig, EngineArgs, ModelConfig, SchedulerConfig
+from pelton.config.options import doc_of
+
+REFUSED = [
+    ("model", ""),
+    ("model", None),
+    ("model", 5),
+    ("max_model_len", 0),
+    ("max_model_len", "64"),
+    ("max_model_len", 64.0),
+    ("max_model_len", True),
+    ("max_logprobs", -1),
+    ("max_logprobs", None),
+    ("block_size", 0),
+    ("block_size", "16"),
+    ("kv_cache_memory_bytes", 0),
+    ("kv_cache_memory_bytes", 1e9),
+    ("num_gpu_blocks_override", 1),
+    ("enable_prefix_caching", 1),
+    ("enable_prefix_caching", None),
+    ("prefix_caching_hash_algo", "md5"),
+    ("prefix_caching_hash_algo", None),
+    ("max_num_batched_tokens", 0),
+    ("max_num_seqs", 0),
+    ("max_num_seqs", True),
+    ("long_prefill_token_threshold", -1),
+    ("scheduling_policy", "lifo"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_refused_values(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be .*got ") as caught:
+        EngineArgs.create(**{name: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_choices_are_named():
+    with pytest.raises(ValueError, match="one of sha256, builtin, got 'md5'"):
+        EngineArgs.create(prefix_caching_hash_algo="md5")
+    with pytest.raises(ValueError, match="one of fcfs, priority, got 'lifo'"):
+        EngineArgs.create(scheduling_policy="lifo")
+
+
+def test_contradictory_values_are_refused_by_name():
+    with pytest.raises(ValueError, match="only one of num_gpu_blocks_override and kv_cache_memory_bytes"):
+        EngineArgs.create(num_gpu_blocks_override=10, kv_cache_memory_bytes=1 << 30)
+
+
+def test_unknown_names_are_refused_by_name():
+    with pytest.raises(ValueError, match="unknown engine argument max_model_length, typo; there are model, max_model"):
+        EngineArgs.create(typo=1, max_model_length=64, block_size=16)
+
+
+def test_sections_take_their_own():
+    args = EngineArgs.create(model="m", block_size=8, max_num_seqs=3)
+    assert args == EngineArgs(ModelConfig("m"), CacheConfig(block_size=8), SchedulerConfig(max_num_seqs=3))
+    assert EngineArgs.create() == EngineArgs()
+
+
+def test_configuration_is_frozen():
+    with pytest.raises(AttributeError):
+        EngineArgs.create().cache.block_size = 8
+
+
+GIVEN = {
+    "model": "some/folder",
+    "max_model_len": 64,
+    "max_logprobs": 7,
+    "block_size": 8,
+    "kv_cache_memory_bytes": 123456,
+    "enable_prefix_caching": False,
+    "prefix_caching_hash_algo": "builtin",
+    "max_num_batched_tokens": 99,
+    "max_num_seqs": 3,
+    "long_prefill_token_threshold": 17,
+    "scheduling_policy": "priority",
+}
+
+
+def parse(*flags):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    EngineArgs.add_cli_args(parser)
+    return EngineArgs.from_cli_args(parser.parse_args(flags))
+
+
+def test_the_command_line_says_the_same_as_python():
+    flags = []
+    for name, value in GIVEN.items():
+        flag = "--" + name.replace("_", "-")
+        flags += ["--no-enable-prefix-caching"] if value is False else [flag, str(value)]
+    assert parse(*flags) == EngineArgs.create(**GIVEN)
+    assert {*GIVEN, "num_gpu_blocks_override"} == set(EngineArgs.names())
+    assert parse("--num-gpu-blocks-override", "9") == EngineArgs.create(num_gpu_blocks_override=9)
+    assert all(getattr(section(EngineArgs(), name), name) != value for name, value in GIVEN.items()), "no defaults"
+
+
+def section(args, name):
+    return next(part for part in (args.model, args.cache, args.scheduler) if hasattr(part, name))
+
+
+def test_no_flags_are_the_defaults():
+    assert parse() == EngineArgs()
+
+
+def test_flags_of_the_wrong_type():
+    with pytest.raises(argparse.ArgumentError, match="max-num-seqs: invalid int value: 'many'"):
+        parse("--max-num-seqs", "many")
+    with pytest.raises(argparse.ArgumentError, match="scheduling-policy: invalid choice: 'lifo'"):
+        parse("--scheduling-policy", "lifo")
+
+
+DECLARED = [declared for kind in (ModelConfig, CacheConfig, SchedulerConfig) for declared in fields(kind)]
+
+
+@pytest.mark.parametrize("declared", DECLARED, ids=lambda declared: declared.name)
+def test_help_comes_from_the_field(monkeypatch, declared):
+    monkeypatch.setenv("COLUMNS", "1000")
+    parser = argparse.ArgumentParser()
+    EngineArgs.add_cli_args(parser)
+    action = next(action for action in parser._actions if action.dest == declared.name)
+    default = "" if declared.default is None else f" Default: {declared.default}."
+    assert action.help.replace("%%", "%") == doc_of(declared) + default
+    assert doc_of(declared) + default in " ".join(parser.format_help().split())

@@ -1,0 +1,311 @@
+"""`LLM`: what it takes, what it refuses, and that it lives on after a mistake."""
+
+import numpy as np
+import pytest
+
+from pelton import LLM, SamplingParams
+from pelton.llm import as_prompt_list
+from pelton.sampling_params import RequestOutputKind
+from tests.support.engines import core_of, trace_steps
+from tests.support.tiny_llama import CONTEXT_LENGTH, smollm2_tokenizer, tiny_llama
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return LLM(model=tiny_llama(), max_model_len=64, num_gpu_blocks_override=60)
+
+
+@pytest.fixture(scope="module")
+def paris(llm):
+    return llm.generate("The capital of France is", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+
+
+@pytest.fixture(autouse=True)
+def empty_afterwards(llm):
+    yield
+    assert_empty(llm)
+
+
+def assert_empty(llm):
+    core = core_of(llm)
+    assert llm.llm_engine.num_unfinished_requests == 0
+    assert core.scheduler.requests == {}
+    assert core.scheduler.running == []
+
+
+def assert_usable(llm, paris):
+    """Also drains a step that an interrupt left in flight."""
+    assert llm.generate("The capital of France is", GREEDY, use_tqdm=False)[0].outputs[0].token_ids == paris
+    core = core_of(llm)
+    assert not core.has_work
+    assert core.kv.pool.num_free == core.kv.pool.num_usable
+    assert core.num_integrity_failures == 0
+
+
+def texts(outputs):
+    return [output.outputs[0].text for output in outputs]
+
+
+def test_a_prompt_in_every_form(llm, paris):
+    tokenizer = llm.get_tokenizer()
+    text = "The capital of France is"
+    ids = tokenizer.encode(text)
+    forms = [text, [text], {"prompt": text}, [{"prompt": text}], {"prompt_token_ids": ids}, ids, [ids], tuple(ids)]
+    for form in forms:
+        outputs = llm.generate(form, GREEDY, use_tqdm=False)
+        assert len(outputs) == 1
+        assert outputs[0].outputs[0].token_ids == paris, form
+        assert outputs[0].prompt_token_ids == ids
+        assert outputs[0].finished
+
+
+def test_the_prompt_text_is_reported(llm):
+    outputs = llm.generate(["Hi there", [1, 2]], GREEDY, use_tqdm=False)
+    assert [output.prompt for output in outputs] == ["Hi there", None]
+
+
+def test_many_prompts_keep_their_order(llm):
+    """The first runs longest, so they finish in another order."""
+    prompts = ["One two three", {"prompt": "The sun"}, [504, 3575], {"prompt_token_ids": [1, 2]}, "x"]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (9, 5, 7, 1, 3)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [9, 5, 7, 1, 3]
+    alone = [llm.generate([p], q, use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)]
+    assert texts(outputs) == texts(alone)
+    assert [output.prompt_token_ids for output in outputs] == [output.prompt_token_ids for output in alone]
+
+
+def test_no_prompts(llm):
+    assert llm.generate([], GREEDY, use_tqdm=False) == []
+    assert llm.generate([], [], use_tqdm=False) == []
+
+
+def test_default_parameters(llm):
+    output = llm.generate([1], use_tqdm=False)[0]
+    assert 1 <= len(output.outputs[0].token_ids) <= 16
+
+
+def test_outputs_are_final_whatever_the_kind(llm, paris):
+    for kind in RequestOutputKind:
+        params = SamplingParams(temperature=0, max_tokens=4, output_kind=kind)
+        output = llm.generate("The capital of France is", params, use_tqdm=False)[0]
+        assert output.outputs[0].token_ids == paris
+        assert params.output_kind is kind, "the user's own parameters stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "words"),
+    [
+        (["a", "b"], [GREEDY], "1 sampling_params for 2 prompts"),
+        (["a", "b"], [GREEDY] * 3, "3 sampling_params for 2 prompts"),
+        (["a", "b"], [], "0 sampling_params for 2 prompts"),
+        ("a", [], "0 sampling_params for 1 prompts"),
+        ([], [GREEDY], "1 sampling_params for 0 prompts"),
+        ("a", 0, "sampling_params must be SamplingParams, got int"),
+        ("a", {"temperature": 0}, "sampling_params must be SamplingParams, got dict"),
+        (["a", "b"], [GREEDY, None], "sampling_params must be SamplingParams, got NoneType"),
+        (None, GREEDY, "prompts must be a prompt or a sequence of prompts, got NoneType"),
+        (5, GREEDY, "prompts must be a prompt or a sequence of prompts, got int"),
+        ({"a"}, GREEDY, "prompts must be a prompt or a sequence of prompts, got set"),
+        (b"abc", GREEDY, "prompts must be a prompt or a sequence of prompts, got bytes"),
+        (np.array([1, 2]), GREEDY, "prompts must be a prompt or a sequence of prompts, got ndarray"),
+        ([True, False], GREEDY, "prompt_token_ids must be integers, got True"),
+        ([[]], GREEDY, "the prompt is empty"),
+        ("", GREEDY, "the prompt is empty"),
+        ([1, "a"], GREEDY, "prompt must be a string, a list of token ids, or a dict"),
+    ],
+)
+def test_refused(llm, prompts, params, words):
+    with pytest.raises(ValueError, match=words):
+        llm.generate(prompts, params, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("priority", "words"),
+    [([1], "1 priority for 2 prompts"), ([], "0 priority for 2 prompts"), ([0, "2"], "priority must be an integer")],
+)
+def test_refused_priorities(llm, priority, words):
+    with pytest.raises(ValueError, match=words):
+        llm.generate(["a", "b"], GREEDY, use_tqdm=False, priority=priority)
+
+
+def test_a_list_of_integers_is_one_prompt():
+    assert as_prompt_list([1, 2]) == [[1, 2]]
+    assert as_prompt_list([[1], [2]]) == [[1], [2]]
+    assert as_prompt_list(("a", "b")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("position", [0, 2, 4])
+@pytest.mark.parametrize("bad", ["", [49152], [1] * 64, "\ud800", {"prompt": "a", "cache_salt": ""}])
+def test_one_bad_prompt_stops_all_before_any_runs(llm, paris, bad, position):
+    prompts = ["Hello"] * 4
+    prompts.insert(position, bad)
+    trace = trace_steps(llm)
+    with pytest.raises(ValueError, match=r"."):
+        llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert trace == []
+    assert_empty(llm)
+    assert_usable(llm, paris)
+
+
+@pytest.mark.parametrize("when", [1, 2, 5])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_interrupt_leaves_nothing_running(llm, paris, monkeypatch, when, where):
+    worker = core_of(llm)._executor._worker
+    execute, calls = worker.execute, []
+
+    def interrupted(step):
+        calls.append(step)
+        if len(calls) != when:
+            return execute(step)
+        if where == "after":
+            execute(step)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["Hello", "The sun", "One"], SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
+    assert len(calls) == when
+    assert_empty(llm)
+    assert_usable(llm, paris)
+
+
+def test_a_failing_step_is_an_outcome_not_an_exception(llm, paris, monkeypatch):
+    worker = core_of(llm)._executor._worker
+    execute = worker.execute
+    failing = iter([False, True])
+
+    def broken(step):
+        if next(failing, False):
+            raise RuntimeError("the model broke")
+        return execute(step)
+
+    monkeypatch.setattr(worker, "execute", broken)
+    outputs = llm.generate(["Hello", "The sun"], GREEDY, use_tqdm=False)
+    assert [output.outputs[0].finish_reason for output in outputs] == ["error", "error"]
+    assert [output.outputs[0].stop_reason for output in outputs] == ["RuntimeError: the model broke"] * 2
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 1], "what came before is kept"
+    assert_usable(llm, paris)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1e300},
+        {"temperature": 1e-300},
+        {"temperature": 1e38, "top_p": 1e-300},
+        {"top_k": 10**9},
+        {"max_tokens": 10**9},
+        {"stop": "x" * 1_000_000},
+        {"logprobs": 20},
+        {"stop_token_ids": [49151]},
+    ],
+    ids=str,
+)
+def test_extreme_parameters_do_no_harm_to_others(llm, paris, params):
+    """Warnings are errors here, so an overflow would fail the step and its neighbours."""
+    extreme = SamplingParams(**{"max_tokens": 4} | params)
+    outputs = llm.generate(["Hello", "The capital of France is"], [extreme, GREEDY], use_tqdm=False)
+    assert outputs[1].outputs[0].token_ids == paris
+    assert outputs[0].outputs[0].finish_reason in ("length", "stop")
+    if params.get("max_tokens") == 10**9:
+        assert len(outputs[0].prompt_token_ids) + len(outputs[0].outputs[0].token_ids) <= 64
+
+
+@pytest.mark.parametrize("max_tokens", [None, 1, 62, 63, 64, 10**9])
+@pytest.mark.parametrize("length", [1, 62, 63])
+def test_outputs_end_at_the_context(llm, length, max_tokens):
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    completion = llm.generate([1] * length, params, use_tqdm=False)[0].outputs[0]
+    assert len(completion.token_ids) == min(64 - length, max_tokens or 64)
+    assert completion.finish_reason == "length"
+
+
+def test_progress_goes_to_standard_error(llm, capsys):
+    llm.generate(["Hello", "The sun"], GREEDY, use_tqdm=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Processed prompts: 100%" in captured.err
+    assert "2/2" in captured.err
+    assert "tokens/s" in captured.err
+
+
+def test_no_progress(llm, capsys):
+    llm.generate(["Hello"], GREEDY, use_tqdm=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_unseeded_runs_differ_and_seeded_ones_do_not(llm):
+    def tokens(**params):
+        outputs = llm.generate(["Hello"] * 3, SamplingParams(max_tokens=16, ignore_eos=True, **params), use_tqdm=False)
+        return [tuple(output.outputs[0].token_ids) for output in outputs]
+
+    assert len({*tokens(), *tokens()}) == 6
+    assert len({*tokens(seed=5), *tokens(seed=5)}) == 1
+    assert tokens(seed=5) != tokens(seed=6)
+
+
+def test_logprobs(llm):
+    params = SamplingParams(temperature=1.5, seed=3, max_tokens=8, logprobs=3, ignore_eos=True)
+    completion = llm.generate("The capital of France is", params, use_tqdm=False)[0].outputs[0]
+    assert len(completion.logprobs) == len(completion.token_ids) == 8
+    for token_id, entries in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert next(iter(entries)) == token_id
+        assert len(entries) == (3 if entries[token_id].rank <= 3 else 4)
+        assert sorted(entry.rank for entry in entries.values())[:3] == [1, 2, 3]
+        assert all(np.isfinite(entry.logprob) and entry.logprob <= 0 for entry in entries.values())
+        assert all(entry.decoded_token == smollm2_tokenizer().token_text(i) for i, entry in entries.items())
+        best = sorted(entries.values(), key=lambda entry: entry.rank)
+        assert [entry.logprob for entry in best] == sorted((entry.logprob for entry in best), reverse=True)
+        assert sum(np.exp(entry.logprob) for entry in entries.values()) <= 1.0001
+    total = sum(entries[i].logprob for i, entries in zip(completion.token_ids, completion.logprobs, strict=True))
+    assert completion.cumulative_logprob == pytest.approx(total)
+
+
+def test_the_prefix_cache_can_be_reset(llm):
+    prompt = list(range(100, 140))
+    counts = [llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens for _ in range(2)]
+    assert counts == [0, 32]
+    llm.reset_prefix_cache()
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens == 0
+
+
+def test_salts_keep_prefixes_apart(llm):
+    def cached(**salt):
+        prompt = {"prompt_token_ids": list(range(200, 240))} | salt
+        return llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens
+
+    assert [cached(), cached(cache_salt="a"), cached(cache_salt="b"), cached(cache_salt="a"), cached()] == [
+        0,
+        0,
+        0,
+        32,
+        32,
+    ]
+
+
+def test_priority():
+    """One request at a time: lower values first, then in order."""
+    llm = LLM(model=tiny_llama(), max_model_len=32, max_num_seqs=1, scheduling_policy="priority")
+    trace = trace_steps(llm)
+    outputs = llm.generate(["a", "b", "c", "d"], GREEDY, use_tqdm=False, priority=[3, 1, 2, 1])
+    order = list(dict.fromkeys(request_id for step in trace for request_id in step.request_ids))
+    assert order == [outputs[i].request_id for i in (1, 3, 2, 0)]
+    assert [output.prompt for output in outputs] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": "no-such-model"}, "no-such-model"),
+        ({"max_model_len": 257}, f"max_model_len is 257, but the model's context length is {CONTEXT_LENGTH}"),
+        ({"max_model_len": 64, "num_gpu_blocks_override": 3}, "max_model_len is 64, but the KV cache holds"),
+        ({"kv_cache_memory_bytes": 1000}, "raise kv_cache_memory_bytes"),
+        ({"gpu_memory_utilization": 0.9}, "unknown engine argument gpu_memory_utilization"),
+    ],
+)
+def test_refused_engine_arguments(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        LLM(**{"model": tiny_llama()} | arguments)
