@@ -63,7 +63,7 @@ class FakeWorker:
     def kv_specs(self):
         return [FullAttentionSpec(self._args.cache.block_size, 3, 64, "float32")] * 30
 
-    def available_kv_memory(self) -> int:
+    def available_memory(self) -> int:
         return 1 << 40
 
     def initialize(self, groups, num_blocks, max_model_len) -> None:

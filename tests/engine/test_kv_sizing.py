@@ -24,12 +24,26 @@ def size(groups=ONE_GROUP, available=1 << 40, max_model_len=1000, **args):
     return size_kv_cache(EngineArgs.create(**args), groups, available, max_model_len)
 
 
-def test_given_memory_goes_before_available_memory():
+def test_given_memory_goes_before_the_default():
     per_block = 30 * LAYER_BYTES
     assert size(kv_cache_memory_bytes=100 * per_block) == 100
     assert size(kv_cache_memory_bytes=100 * per_block - 1) == 99
-    assert size(kv_cache_memory_bytes=100 * per_block, available=0) == 100
-    assert size(available=50 * per_block) == 50
+    assert size(kv_cache_memory_bytes=100 * per_block, available=100 * per_block) == 100
+
+
+def test_default_share_of_the_available_memory():
+    per_block = 30 * LAYER_BYTES
+    assert size(available=50 * per_block) == 20
+    assert size(available=1 << 40) == 4 * 1024**3 // per_block
+
+
+@pytest.mark.parametrize(
+    "args", [{"kv_cache_memory_bytes": 10**15}, {"num_gpu_blocks_override": 10**12}], ids=lambda args: next(iter(args))
+)
+def test_more_than_there_is_is_refused(args):
+    (name, value) = next(iter(args.items()))
+    with pytest.raises(ValueError, match=f"{name} is {value}, which takes .* GB; lower {name}"):
+        size(**args)
 
 
 def test_no_more_than_all_requests_can_hold():
@@ -42,7 +56,7 @@ def test_no_more_than_all_requests_can_hold():
 
 
 def test_an_override_is_taken_as_it_is():
-    assert size(num_gpu_blocks_override=7, available=0) == 7
+    assert size(num_gpu_blocks_override=7) == 7
     assert size(num_gpu_blocks_override=100_000, max_num_seqs=1) == 100_000
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pelton.runner.memory import DEFAULT_KV_BYTES, available_memory, default_kv_memory
+from pelton.runner.memory import available_memory
 
 MEGABYTE = 1024**2
 MACHINE = 8000 * MEGABYTE
@@ -115,11 +115,3 @@ def test_without_proc(tmp_path):
 
 def test_this_machine():
     assert 0 < available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-@pytest.mark.parametrize(
-    ("available", "expected"), [(0, 0), (1000, 400), (10**13, DEFAULT_KV_BYTES), (DEFAULT_KV_BYTES, 1717986918)]
-)
-def test_the_cache_takes_a_share(monkeypatch, available, expected):
-    monkeypatch.setattr("pelton.runner.memory.available_memory", lambda: available)
-    assert default_kv_memory() == expected

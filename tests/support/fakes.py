@@ -100,7 +100,7 @@ class FakeWorker:
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._specs
 
-    def available_kv_memory(self) -> int:
+    def available_memory(self) -> int:
         return 1 << 20
 
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:

@@ -29,7 +29,7 @@ class EngineCore:
         self._executor = executor
         self._num_steps_in_flight = num_steps_in_flight
         groups = group_layers(executor.kv_specs())
-        num_blocks = size_kv_cache(args, groups, executor.available_kv_memory(), max_model_len)
+        num_blocks = size_kv_cache(args, groups, executor.available_memory(), max_model_len)
         limits = args.scheduler
         self.kv = KVCacheCoordinator(
             groups,

@@ -8,6 +8,9 @@ from pelton.core.kv_spec import KVCacheGroup
 
 logger = getLogger(__name__)
 
+DEFAULT_SHARE = 0.4
+DEFAULT_MAX_BYTES = 4 * 1024**3
+
 
 def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
     """Memory that one block id reserves: the largest group's layers (all groups share the storage)."""
@@ -17,15 +20,22 @@ def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
 def size_kv_cache(args: EngineArgs, groups: Sequence[KVCacheGroup], available_bytes: int, max_model_len: int) -> int:
     """Number of blocks, the null block included.
 
-    Never more than `max_num_seqs` requests of `max_model_len` tokens can hold.
-    Raises ValueError if the memory holds no block at all.
+    By default 40 % of the available memory, at most 4 GiB, and no more than `max_num_seqs` requests of
+    `max_model_len` tokens can hold. The operating system gives memory only as blocks are first written, so an idle
+    engine is small whatever the size.
+    Raises ValueError if the memory holds no block at all, or less than what was asked for.
     """
-    if args.cache.num_gpu_blocks_override is not None:
-        return args.cache.num_gpu_blocks_override
     per_block = bytes_per_block(groups)
-    num_bytes = args.cache.kv_cache_memory_bytes or available_bytes
-    per_request = -(-max_model_len // args.cache.block_size) * len(groups)
-    num_blocks = min(num_bytes // per_block, args.scheduler.max_num_seqs * per_request + 1)
+    override, asked = args.cache.num_gpu_blocks_override, args.cache.kv_cache_memory_bytes
+    if override is not None:
+        num_blocks = override
+        _check_available("num_gpu_blocks_override", override, override * per_block, available_bytes)
+    else:
+        if asked is not None:
+            _check_available("kv_cache_memory_bytes", asked, asked, available_bytes)
+        num_bytes = asked or min(int(DEFAULT_SHARE * available_bytes), DEFAULT_MAX_BYTES)
+        per_request = -(-max_model_len // args.cache.block_size) * len(groups)
+        num_blocks = min(num_bytes // per_block, args.scheduler.max_num_seqs * per_request + 1)
     if num_blocks < 2:
         raise ValueError(
             f"{num_bytes} bytes hold {num_blocks} KV-cache blocks of {per_block} bytes, at least 2 are needed; "
@@ -38,6 +48,14 @@ def size_kv_cache(args: EngineArgs, groups: Sequence[KVCacheGroup], available_by
         num_blocks * per_block / 1e9,
     )
     return num_blocks
+
+
+def _check_available(name: str, value: int, num_bytes: int, available_bytes: int) -> None:
+    if num_bytes > available_bytes:
+        raise ValueError(
+            f"{name} is {value}, which takes {num_bytes / 1e9:.2f} GB, but this process can still take "
+            f"{available_bytes / 1e9:.2f} GB; lower {name}"
+        )
 
 
 def requested_model_len(args: EngineArgs, longest: int) -> int:

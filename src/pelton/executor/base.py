@@ -15,8 +15,8 @@ class Executor(ABC):
         """One spec per attention layer of the loaded model."""
 
     @abstractmethod
-    def available_kv_memory(self) -> int:
-        """Bytes that the KV cache may take by default."""
+    def available_memory(self) -> int:
+        """Bytes that the workers can still take, the model being loaded."""
 
     @abstractmethod
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:

@@ -19,8 +19,8 @@ class UniprocExecutor(Executor):
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._worker.kv_specs()
 
-    def available_kv_memory(self) -> int:
-        return self._worker.available_kv_memory()
+    def available_memory(self) -> int:
+        return self._worker.available_memory()
 
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
         self._worker.initialize(groups, num_blocks, max_model_len)

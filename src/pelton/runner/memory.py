@@ -3,17 +3,6 @@
 import os
 from pathlib import Path
 
-DEFAULT_KV_SHARE = 0.4
-DEFAULT_KV_BYTES = 4 * 1024**3
-
-
-def default_kv_memory() -> int:
-    """The KV cache's default size in bytes: 40 % of what is available, at most 4 GiB.
-
-    The operating system gives memory to the cache only as blocks are first written, so an idle engine is small.
-    """
-    return min(DEFAULT_KV_BYTES, int(DEFAULT_KV_SHARE * available_memory()))
-
 
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: what the machine has left, within its control groups.

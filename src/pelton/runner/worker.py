@@ -1,8 +1,6 @@
 """A worker: loads the model, owns the KV cache's memory, runs steps."""
 
-import time
 from collections.abc import Sequence
-from logging import getLogger
 from typing import Protocol
 
 from pelton.config import EngineArgs
@@ -11,11 +9,9 @@ from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
 from pelton.models import create_model
 from pelton.runner.input_batch import InputBatch
-from pelton.runner.memory import default_kv_memory
+from pelton.runner.memory import available_memory
 from pelton.runner.model_runner import ModelRunner
 from pelton.runner.replay import ReplayedModel
-
-logger = getLogger(__name__)
 
 
 class Worker(Protocol):
@@ -23,7 +19,7 @@ class Worker(Protocol):
 
     def kv_specs(self) -> list[KVCacheSpec]: ...
 
-    def available_kv_memory(self) -> int: ...
+    def available_memory(self) -> int: ...
 
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None: ...
 
@@ -44,23 +40,30 @@ class CPUWorker:
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._model.kv_specs()
 
-    def available_kv_memory(self) -> int:
-        return default_kv_memory()
+    def available_memory(self) -> int:
+        return available_memory()
 
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
-        start = time.perf_counter()
-        batch = InputBatch(groups, self._args.scheduler.max_num_seqs, max_model_len)
-        model = ReplayedModel(
-            self._model,
-            groups,
-            num_blocks,
-            max_blocks=batch.max_blocks,
-            max_num_tokens=self._args.scheduler.max_num_batched_tokens,
-            max_num_seqs=self._args.scheduler.max_num_seqs,
-            max_logprobs=self._args.model.max_logprobs,
-        )
+        limits = self._args.scheduler
+        # Every running request holds a block of its own, so there are never more of them than blocks.
+        max_num_seqs = min(limits.max_num_seqs, num_blocks)
+        try:
+            batch = InputBatch(groups, max_num_seqs, max_model_len)
+            model = ReplayedModel(
+                self._model,
+                groups,
+                num_blocks,
+                max_blocks=batch.max_blocks,
+                max_num_tokens=min(limits.max_num_batched_tokens, max_num_seqs * max_model_len),
+                max_num_seqs=max_num_seqs,
+                max_logprobs=self._args.model.max_logprobs,
+            )
+        except MemoryError as error:
+            raise ValueError(
+                f"the memory does not suffice ({error}); lower max_num_batched_tokens (now "
+                f"{limits.max_num_batched_tokens}), max_num_seqs ({limits.max_num_seqs}) or kv_cache_memory_bytes"
+            ) from None
         self._runner = ModelRunner(model, batch)
-        logger.debug("recorded the model and reserved the KV cache in %.3f s", time.perf_counter() - start)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         assert self._runner is not None, "initialize comes first"

@@ -1,0 +1,27 @@
+"""What the worker makes of limits that no machine has memory for."""
+
+import pytest
+
+from pelton import LLM, SamplingParams
+from tests.support.tiny_llama import tiny_llama
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4)
+
+
+@pytest.mark.parametrize("limits", [{"max_num_batched_tokens": 10**12}, {"max_num_seqs": 10**12}])
+def test_huge_limits_are_cut_to_what_can_ever_happen(limits):
+    llm = LLM(model=tiny_llama(), max_model_len=64, num_gpu_blocks_override=20, **limits)
+    plain = LLM(model=tiny_llama(), max_model_len=64)
+    assert (
+        llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+        == plain.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    )
+
+
+def test_memory_that_does_not_suffice_is_said_so(monkeypatch):
+    def no_memory(*args, **kwargs):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr("pelton.runner.worker.ReplayedModel", no_memory)
+    with pytest.raises(ValueError, match=r"Unable to allocate 9 TiB.*lower max_num_batched_tokens"):
+        LLM(model=tiny_llama(), max_model_len=64)
