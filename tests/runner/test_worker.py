@@ -1,5 +1,8 @@
 """What the worker makes of limits that no machine has memory for."""
 
+import gc
+import tracemalloc
+
 import pytest
 
 from pelton import LLM, SamplingParams
@@ -25,3 +28,21 @@ def test_memory_that_does_not_suffice_is_said_so(monkeypatch):
     monkeypatch.setattr("pelton.runner.worker.ReplayedModel", no_memory)
     with pytest.raises(ValueError, match=r"Unable to allocate 9 TiB.*lower max_num_batched_tokens"):
         LLM(model=tiny_llama(), max_model_len=64)
+
+
+def test_a_model_that_nobody_uses_is_freed_at_once():
+    """Without waiting for the garbage collector, which knows nothing of the size of arrays."""
+    gc.collect()
+    gc.disable()
+    try:
+        tracemalloc.start()
+        sizes = []
+        for _ in range(3):
+            llm = LLM(model=tiny_llama(), max_model_len=64, num_gpu_blocks_override=6)
+            llm.generate("Hello", GREEDY, use_tqdm=False)
+            del llm
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert sizes[2] - sizes[1] < 20_000, sizes  # the layers of the tiny model alone are larger

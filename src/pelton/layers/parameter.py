@@ -30,8 +30,11 @@ class Parameter:
             raise ValueError(f"{self.name} must be float32, got {array.dtype}")
         self._array = np.require(array, requirements=["C", "A"])
         self.is_loaded = True
-        if self._on_load is not None:
-            self._on_load()
+        # Called once and let go: it belongs to the layer that owns this parameter, and a cycle would keep the
+        # weights of a model that nobody uses any more until Python looks for cycles.
+        on_load, self._on_load = self._on_load, None
+        if on_load is not None:
+            on_load()
 
     @property
     def array(self) -> Float32:
