@@ -160,4 +160,4 @@ def test_twenty_thousand_tiny_requests_leave_nothing_behind(monkeypatch):
     assert len(scheduler.waiting) == 0
     assert len(scheduler._dropped) <= scheduler.config.max_num_seqs
     assert sum(len(prefix_map) for prefix_map in kv.pool.prefix_maps) <= kv.pool.num_usable
-    assert len(fake.worker.batch) <= scheduler.config.max_num_seqs
+    assert fake.worker.batch._row_of.keys() <= set(scheduler._dropped)

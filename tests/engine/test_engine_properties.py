@@ -32,6 +32,9 @@ def check_invariants(engine: FakeEngine) -> None:
         assert len(request.token_ids) < request.max_total_tokens
         if request.status is not RequestStatus.RUNNING:
             assert request.num_computed_tokens == request.num_pending_tokens == 0
+    if not scheduler.num_steps_in_flight:
+        running = {request.id for request in scheduler.running}
+        assert engine.worker.batch._row_of.keys() <= running | set(scheduler._dropped)
     if engine.worker.trace:
         check_step(engine)
 
@@ -51,7 +54,7 @@ def check_idle(engine: FakeEngine) -> None:
     assert not kv._pending_release
     assert not kv._remembered_by_step
     assert engine.core.num_integrity_failures == 0
-    assert len(engine.worker.batch) <= engine.args.scheduler.max_num_seqs
+    assert engine.worker.batch._row_of.keys() <= set(engine.core.scheduler._dropped)
 
 
 ACTIONS = st.one_of(
@@ -187,7 +190,6 @@ def test_thousands_of_requests_in_a_small_pool(monkeypatch, model, num_steps_in_
         engine.add(str(number), prompt, rng.randint(1, 24), priority=rng.randrange(3))
         for _ in range(rng.randrange(8)):
             engine.step()
-        if number % 97 == 0:
             check_invariants(engine)
         if number % 211 == 0:
             engine.worker.failing_steps.add(engine.core.scheduler._last_step_id + 2)
@@ -198,7 +200,8 @@ def test_thousands_of_requests_in_a_small_pool(monkeypatch, model, num_steps_in_
             engine.core.abort_requests([victim])
     engine.run()
     check_idle(engine)
-    assert engine.core.scheduler.num_preemptions > (-1 if model == "sliding" else 20)  # windows hardly grow
+    if model != "sliding":  # there, what a request holds hardly grows
+        assert engine.core.scheduler.num_preemptions > 20
     assert engine.core.kv.num_prefix_hits > 1000
     failed = {request_id for request_id, reason in engine.finish_reasons.items() if reason == "error"}
     assert 0 < len(failed) < 150

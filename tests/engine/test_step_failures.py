@@ -173,7 +173,7 @@ def test_damage_is_logged_counted_and_recovered_from(monkeypatch, caplog, damage
     assert engine.finish_reasons.keys() == {"a", "b", "c"}, "every request ends, one way or the other"
     assert set(engine.finish_reasons.values()) <= {"length", "error"}
     assert engine.core.num_integrity_failures >= 1
-    assert caplog.text.count("the KV cache is damaged") == engine.core.num_integrity_failures
+    assert caplog.text.count("the KV cache cannot be trusted") == engine.core.num_integrity_failures
     assert_usable(engine)
 
 
@@ -232,7 +232,7 @@ def test_damage_is_logged_as_an_error(monkeypatch, caplog):
     leak_a_block(engine)
     engine.add("a", PROMPT, 2)
     engine.run()
-    records = [record for record in caplog.records if "damaged" in record.message]
+    records = [record for record in caplog.records if "cannot be trusted" in record.message]
     assert [record.levelno for record in records] == [logging.ERROR]
     assert "not free" in records[0].message or "held" in records[0].message
     assert engine.finish_reasons == {"a": "length"}, "its tokens were computed before the damage was seen"

@@ -1,8 +1,9 @@
 """A fake model whose every token depends on everything the KV cache holds for the request.
 
-It keeps token ids where a model keeps keys and values, reads them back through the block tables, and hashes
-what it reads. A wrong block, a stale block or a block reused too early changes the output, or is caught as
-poison. What it should generate is computed by `expected_tokens` without any engine.
+Where a model keeps keys and values, it keeps a number that depends on the token and on all tokens before it, read from
+the cache; what it generates is a hash of the numbers in view. A wrong block, a stale block, a block filled by a step
+that read nonsense or reused too early changes the output, or is caught as poison. What it should generate is computed
+by `expected_tokens` without any engine.
 """
 
 import zlib
@@ -18,6 +19,7 @@ from pelton.engine.engine_core import EngineCore
 from pelton.executor import UniprocExecutor
 from pelton.kv.block import Block
 from pelton.kv.block_pool import BlockPool
+from pelton.ops.arrays import Int32, Int64
 from pelton.runner.input_batch import InputBatch, StepInputs
 from pelton.runner.model_runner import ModelRunner, SampledTokens
 from pelton.sampling_params import SamplingParams
@@ -26,43 +28,48 @@ VOCAB_SIZE = 1000
 POISON = -1
 
 
-def next_token(token_ids: Sequence[int], windows: Sequence[int | None] = (None,)) -> int:
-    """The fake model's next token: a hash of what each group of layers can see."""
-    digest = 0
-    for window in windows:
-        seen = token_ids if window is None else token_ids[-window:]
-        digest = zlib.crc32(np.asarray(seen, np.int64).tobytes(), digest)
-    return digest % VOCAB_SIZE
+def content(before: int, token_id: int) -> int:
+    """What a slot holds, given what the slot of the position before holds (0 at the beginning)."""
+    return zlib.crc32(token_id.to_bytes(8, "little"), before)
 
 
 def expected_tokens(
     prompt: Sequence[int], max_tokens: int, windows: Sequence[int | None] = (None,), eos: Sequence[int] = ()
 ) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + max_tokens:
-        tokens.append(next_token(tokens, windows))
-        if tokens[-1] in eos:
-            break
-    return tokens[len(prompt) :]
+    tokens: list[int] = []
+    contents: list[int] = []
+    for token in prompt:
+        contents.append(content(contents[-1] if contents else 0, token))
+    while len(tokens) < max_tokens and not (tokens and tokens[-1] in eos):
+        digest = 0
+        for window in windows:
+            seen = contents if window is None else contents[-window:]
+            digest = zlib.crc32(np.asarray(seen, np.int64).tobytes(), digest)
+        tokens.append(digest % VOCAB_SIZE)
+        contents.append(content(contents[-1], tokens[-1]))
+    return tokens
 
 
 class FakeModel:
-    """Stores token ids through the slot mapping and reads them back through the block tables."""
+    """Writes through the slot mapping and reads through the block tables."""
 
     def __init__(self, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
         self.block_size = groups[0].spec.block_size
         self.windows = [group.spec.window if isinstance(group.spec, SlidingWindowSpec) else None for group in groups]
         self.store = np.full((num_blocks, self.block_size), POISON, np.int64)
+        self.fails_next = False
 
     def poison(self, block: Block) -> None:
         self.store[block.id] = POISON
 
     def run(self, inputs: StepInputs) -> SampledTokens:
-        flat = self.store.reshape(-1)
-        for slots in inputs.slot_mapping:
+        if self.fails_next:
+            self.fails_next = False
+            raise RuntimeError("the model broke")
+        for slots, table in zip(inputs.slot_mapping, inputs.block_tables, strict=True):
             assert slots.min(initial=self.block_size) >= self.block_size, "a write to the null block"
             assert len(np.unique(slots)) == len(slots), "two tokens in one slot"
-            flat[slots] = inputs.token_ids
+            self._write(inputs, slots, table)
         sampled = [self._next_token(inputs, int(row)) for row in inputs.logits_rows]
         nothing = np.zeros(len(sampled), np.float32)
         return SampledTokens(
@@ -72,6 +79,19 @@ class FakeModel:
             np.zeros((len(sampled), 1), np.int32),
             np.zeros((len(sampled), 1), np.float32),
         )
+
+    def _write(self, inputs: StepInputs, slots: Int64, table: Int32) -> None:
+        flat = self.store.reshape(-1)
+        for request, start in enumerate(inputs.query_start[:-1].tolist()):
+            position = int(inputs.positions[start])
+            before = 0
+            if position:
+                block, offset = divmod(position - 1, self.block_size)
+                before = int(self.store[table[request, block], offset])
+                assert before != POISON, "the model read a slot that was freed or never written"
+            for index in range(start, int(inputs.query_start[request + 1])):
+                before = content(before, int(inputs.token_ids[index]))
+                flat[slots[index]] = before
 
     def _next_token(self, inputs: StepInputs, row: int) -> int:
         request = int(np.searchsorted(inputs.query_start, row, side="right")) - 1
@@ -109,9 +129,14 @@ class FakeWorker:
         self._runner = ModelRunner(self.model, self.batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Failing steps break by turns: before the batch knows of them, before the model writes, and after."""
         self.trace.append(step)
+        fails = step.step_id in self.failing_steps
+        if fails and step.step_id % 3 == 0:
+            raise RuntimeError("the model broke")
+        self.model.fails_next = fails and step.step_id % 3 == 1
         output = self._runner.execute(step)
-        if step.step_id in self.failing_steps:
+        if fails:
             raise RuntimeError("the model broke")
         return output
 
@@ -132,6 +157,9 @@ class DelayedExecutor(UniprocExecutor):
     def collect(self) -> ModelRunnerOutput:
         if not self._results:  # else the last call was interrupted
             super().launch(self._launched.popleft())
+        if self._has_uncollected_failure:
+            while self._launched:
+                super().launch(self._launched.popleft())  # not run, as the interface demands
         return super().collect()
 
 

@@ -22,6 +22,13 @@ class SchedulerConfig:
         choices=POLICIES,
     )
 
+    @property
+    def longest_chunk(self) -> int:
+        """Most tokens of one request in a step."""
+        if self.long_prefill_token_threshold:
+            return min(self.long_prefill_token_threshold, self.max_num_batched_tokens)
+        return self.max_num_batched_tokens
+
     def __post_init__(self) -> None:
         check_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         check_at_least("max_num_seqs", self.max_num_seqs, 1)

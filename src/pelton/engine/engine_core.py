@@ -1,6 +1,7 @@
 """The engine core: schedule, execute, update, until nothing is left to do."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
 
 from pelton import envs
@@ -34,11 +35,7 @@ class EngineCore:
         self.kv = KVCacheCoordinator(
             groups,
             num_blocks,
-            longest_chunk=min(
-                limits.max_num_batched_tokens,
-                limits.long_prefill_token_threshold or max_model_len,
-                max_model_len,
-            ),
+            longest_chunk=min(limits.longest_chunk, max_model_len),
             enable_prefix_caching=args.cache.enable_prefix_caching,
             hash_function=HASH_FUNCTIONS[args.cache.prefix_caching_hash_algo],
         )
@@ -47,10 +44,8 @@ class EngineCore:
         self.scheduler = Scheduler(limits, self.kv)
         self.num_integrity_failures = 0
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
-        self._executing = False
-        """Whether the executor is at work, rather than the bookkeeping."""
-        self._unsent: list[EngineCoreOutput] = []
-        """Outputs that came up between steps; the next step hands them over."""
+        self._outputs: list[EngineCoreOutput] = []
+        """Outputs that the next `step` hands over."""
         executor.initialize(groups, num_blocks, self.max_model_len)
 
     def add_request(self, message: EngineCoreRequest) -> None:
@@ -59,89 +54,87 @@ class EngineCore:
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End requests; ids that are unknown or finished are ignored. No output is emitted for them."""
-
-        def finish() -> list[EngineCoreOutput]:
+        with self._bookkeeping():
             self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
-            return [] if self.has_work else self._check_when_idle()
-
-        self._unsent += self._guarded(finish)
+            self._check_when_idle()
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule and launch a step if there is room for one, collect the oldest in flight, apply its results.
 
         A step that fails ends its own requests with an error, and only those.
         """
-        outputs, self._unsent = self._unsent, []
-        outputs += self._guarded(self._step)
-        if not self.has_work:
-            outputs += self._guarded(self._check_when_idle)
+        if not self._launch_next():
+            self._collect_oldest()
+            with self._bookkeeping():
+                self._check_when_idle()
+        outputs, self._outputs = self._outputs, []
         return outputs
-
-    def _guarded(self, action: Callable[[], list[EngineCoreOutput]]) -> list[EngineCoreOutput]:
-        """Do something with the bookkeeping; if it contradicts itself, no block can be trusted any more."""
-        try:
-            return action()
-        except Exception as error:
-            if envs.strict_invariants():
-                raise
-            return self._start_over(f"{type(error).__name__}: {error}")
-        except BaseException:
-            # Ctrl-C. While the model ran, it left a step that failed; elsewhere, bookkeeping that is half done.
-            if not self._executing:
-                self._unsent += self._start_over("interrupted while planning a step")
-            raise
-        finally:
-            self._executing = False
-
-    def _step(self) -> list[EngineCoreOutput]:
-        if self.scheduler.num_steps_in_flight < self._num_steps_in_flight:
-            scheduled = self.scheduler.schedule()
-            if scheduled is not None:
-                self._executing = True
-                self._executor.launch(scheduled)
-                self._executing = False
-                if self.scheduler.num_steps_in_flight < self._num_steps_in_flight:
-                    return []
-        if self.scheduler.num_steps_in_flight:
-            try:
-                self._executing = True
-                results = self._executor.collect()
-                self._executing = False
-            except Exception as error:  # whatever went wrong in a step must not end the others
-                self._executing = False
-                logger.exception("a step failed; its requests end with an error")
-                return self.scheduler.fail_step(f"{type(error).__name__}: {error}")
-            return self.scheduler.update(results)
-        if self.scheduler.has_requests:
-            raise AssertionError("requests wait, nothing runs, and none of them can be admitted")
-        return []
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do: requests, steps in flight whose requests are gone, or outputs."""
-        return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0 or bool(self._unsent)
+        return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0 or bool(self._outputs)
 
     def reset_prefix_cache(self) -> None:
         self.kv.reset_prefix_cache()
 
     def shutdown(self) -> None:
+        """Release the model and the KV cache's memory. Nothing may be called afterwards."""
         self._executor.shutdown()
 
-    def _check_when_idle(self) -> list[EngineCoreOutput]:
-        """Verify the KV cache's invariants while nothing runs."""
-        problems = self.kv.integrity_problems()
-        if not problems and self.kv.pool.num_free != self.kv.pool.num_usable:
-            problems = [f"{self.kv.pool.num_usable - self.kv.pool.num_free} blocks are held without a request"]
-        if not problems:
-            return []
-        if envs.strict_invariants():
-            raise AssertionError("; ".join(problems))
-        return self._start_over("; ".join(problems[:10]))
+    def _launch_next(self) -> bool:
+        """Launch a step if one may and can be. Returns whether there is room in flight for yet another."""
+        if self.scheduler.num_steps_in_flight == self._num_steps_in_flight:
+            return False
+        scheduled = None
+        with self._bookkeeping():
+            scheduled = self.scheduler.schedule()
+        if scheduled is None:
+            return False
+        self._executor.launch(scheduled)
+        return self.scheduler.num_steps_in_flight < self._num_steps_in_flight
 
-    def _start_over(self, problem: str) -> list[EngineCoreOutput]:
-        """The KV cache's bookkeeping is damaged: fail what runs, and go on with an empty cache."""
+    def _collect_oldest(self) -> None:
+        if not self.scheduler.num_steps_in_flight:
+            with self._bookkeeping():
+                assert not self.scheduler.has_requests, "requests wait, nothing runs, and none can be admitted"
+            return
+        try:
+            results = self._executor.collect()
+        except Exception as error:  # whatever went wrong in a step must not end the others
+            logger.exception("a step failed; its requests end with an error")
+            with self._bookkeeping():
+                self._outputs += self.scheduler.fail_step(f"{type(error).__name__}: {error}")
+        else:
+            with self._bookkeeping():
+                self._outputs += self.scheduler.update(results)
+
+    @contextmanager
+    def _bookkeeping(self) -> Iterator[None]:
+        """An exception in here means that scheduler and KV cache contradict each other, and an interrupt that they
+        may be halfway through a change: no block can be trusted any more, so start over with an empty cache."""
+        try:
+            yield
+        except Exception as error:
+            if envs.strict_invariants():
+                raise
+            self._start_over(f"{type(error).__name__}: {error}")
+        except BaseException:
+            self._start_over("interrupted in the middle of a change")
+            raise
+
+    def _check_when_idle(self) -> None:
+        """Verify the KV cache's invariants while nothing runs. Raises AssertionError on damage."""
+        if self.scheduler.has_requests or self.scheduler.num_steps_in_flight:
+            return
+        problems = self.kv.integrity_problems()
+        if self.kv.pool.num_free != self.kv.pool.num_usable:
+            problems.append(f"{self.kv.pool.num_usable - self.kv.pool.num_free} blocks are held without a request")
+        assert not problems, "; ".join(problems[:10])
+
+    def _start_over(self, problem: str) -> None:
+        """Fail what runs, and go on with an empty KV cache."""
         self.num_integrity_failures += 1
-        logger.error("the KV cache is damaged, starting over with an empty one: %s", problem)
-        outputs = self.scheduler.drop_all("the KV cache was damaged; please send the request again")
+        logger.error("the KV cache cannot be trusted, starting over with an empty one: %s", problem)
+        self._outputs += self.scheduler.drop_all("the KV cache was damaged; please send the request again")
         self.kv.rebuild()
-        return outputs

@@ -8,7 +8,11 @@ from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 
 
 class Executor(ABC):
-    """Runs steps on its workers, in the order they are launched."""
+    """Runs steps on its workers, in the order they are launched.
+
+    A step that fails changes nothing that later steps may build on, so steps launched before its failure has been
+    collected do not run: their `collect` raises too.
+    """
 
     @abstractmethod
     def kv_specs(self) -> list[KVCacheSpec]:

@@ -9,6 +9,10 @@ from pelton.executor.base import Executor
 from pelton.runner.worker import Worker
 
 
+class _NotRunError(RuntimeError):
+    """Stands for a step that did not run because an earlier one had failed."""
+
+
 class UniprocExecutor(Executor):
     """Runs every step to its end at `launch`; `collect` hands out what came of it."""
 
@@ -26,6 +30,9 @@ class UniprocExecutor(Executor):
         self._worker.initialize(groups, num_blocks, max_model_len)
 
     def launch(self, step: SchedulerOutput) -> None:
+        if self._has_uncollected_failure:
+            self._results.append(_NotRunError("an earlier step failed"))
+            return
         try:
             self._results.append(self._worker.execute(step))
         except Exception as error:  # kept for `collect`, whose step it belongs to
@@ -33,6 +40,10 @@ class UniprocExecutor(Executor):
         except BaseException as interrupt:
             self._results.append(RuntimeError(f"interrupted by {type(interrupt).__name__}"))
             raise
+
+    @property
+    def _has_uncollected_failure(self) -> bool:
+        return any(isinstance(result, Exception) and not isinstance(result, _NotRunError) for result in self._results)
 
     def collect(self) -> ModelRunnerOutput:
         result = self._results.popleft()

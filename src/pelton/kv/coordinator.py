@@ -112,11 +112,15 @@ class KVCacheCoordinator:
         Steps end in the order they began.
         """
         self._last_ended_step = step_id
-        remembered = self._remembered_by_step.pop(step_id, ())
         if failed:
-            for block in remembered:
-                self.pool.forget(block)
+            self.withdraw(step_id)
+        self._remembered_by_step.pop(step_id, None)
         self.pool.release(self._pending_release.pop(step_id, ()))
+
+    def withdraw(self, step_id: int) -> None:
+        """Nobody may find what this step was to fill."""
+        for block in self._remembered_by_step.pop(step_id, ()):
+            self.pool.forget(block)
 
     @property
     def has_pending_release(self) -> bool:
@@ -144,20 +148,30 @@ class KVCacheCoordinator:
         num_groups = len(self.groups)
         if not self._enable_prefix_caching:
             return PrefixHit([[] for _ in range(num_groups)], 0)
-        state = self._state(request)
-        limit = (len(request.token_ids) - 1) // self.block_size
-        self._extend_keys(state, request, limit)
-        candidates: list[list[Block | None]] = []
-        for manager, prefix_map in zip(self._managers, self.pool.prefix_maps, strict=True):
-            blocks = manager.look_up(state.keys[:limit], prefix_map)
-            candidates.append(blocks)
-            limit = manager.longest_hit(blocks, len(blocks))
+        candidates = self._look_up(request, (len(request.token_ids) - 1) // self.block_size)
+        limit = len(candidates[0])
         agreed = -1
         while agreed != limit:  # a shorter hit may need blocks of another group that the longer one did not
             agreed = limit
             for manager, blocks in zip(self._managers, candidates, strict=True):
                 limit = manager.longest_hit(blocks, limit)
         return self._make_hit(candidates, limit)
+
+    def _look_up(self, request: Request, limit: int) -> list[list[Block | None]]:
+        """Per group, the findable block at each of the first `limit` indices; ends where no longer hit can be."""
+        state = self._state(request)
+        candidates: list[list[Block | None]] = [[] for _ in self.groups]
+        for index in range(limit):
+            self._extend_keys(state, request, index + 1)
+            for manager, prefix_map, blocks in zip(self._managers, self.pool.prefix_maps, candidates, strict=True):
+                block = prefix_map.get(state.keys[index])
+                blocks.append(block)
+                if block is not None and block.key is not None:
+                    # Go on with the chain in the map: keys then compare by identity, not block by block.
+                    state.keys[index] = block.key
+                elif manager.needs_every_block:
+                    return [blocks[:index] for blocks in candidates]
+        return candidates
 
     def _make_hit(self, candidates: list[list[Block | None]], num_blocks: int) -> PrefixHit:
         num_tokens = num_blocks * self.block_size
@@ -190,9 +204,6 @@ class KVCacheCoordinator:
         for group, table in enumerate(hit.tables):
             state.tables[group] = table
             state.num_slid[group] = self._managers[group].first_needed_block(hit.num_tokens)
-            for index in range(state.num_slid[group], num_hit_blocks):
-                # The chain that is in the map, so that later look-ups compare by identity.
-                state.keys[index] = table[index].key or state.keys[index]
         state.num_blocks = state.num_remembered = num_hit_blocks
         state.num_promised_tokens = len(request.token_ids)
         self.num_prefix_queries += len(request.token_ids)

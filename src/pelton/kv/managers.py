@@ -1,11 +1,11 @@
 """What the attention type of a group means for its blocks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 from pelton.core.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from pelton.kv.block import Block
-from pelton.kv.block_key import BlockKey
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -16,16 +16,15 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 class GroupManager(ABC):
     """Which blocks of a request the layers of one group still read."""
 
+    needs_every_block: ClassVar[bool] = False
+    """Whether a prefix hit ends at the first block that is missing."""
+
     def __init__(self, spec: KVCacheSpec) -> None:
         self.block_size = spec.block_size
 
     @abstractmethod
     def first_needed_block(self, position: int) -> int:
         """Index of the first block that the query at `position` and later ones read."""
-
-    @abstractmethod
-    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
-        """The findable block of each key, as far as they can matter."""
 
     @abstractmethod
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
@@ -42,17 +41,10 @@ class GroupManager(ABC):
 class FullAttentionManager(GroupManager):
     """Every block is read until the request ends."""
 
+    needs_every_block = True
+
     def first_needed_block(self, position: int) -> int:
         return 0
-
-    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
-        blocks: list[Block | None] = []
-        for key in keys:
-            block = prefix_map.get(key)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
 
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
         for index in range(limit):
@@ -73,9 +65,6 @@ class SlidingWindowManager(GroupManager):
 
     def first_needed_block(self, position: int) -> int:
         return max(0, position - self.window + 1) // self.block_size
-
-    def look_up(self, keys: Sequence[BlockKey], prefix_map: Mapping[BlockKey, Block]) -> list[Block | None]:
-        return [prefix_map.get(key) for key in keys]
 
     def longest_hit(self, blocks: Sequence[Block | None], limit: int) -> int:
         # blocks[index + 1 : end] are all there; stop when that covers the window of the query at the end.

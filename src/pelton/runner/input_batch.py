@@ -86,6 +86,7 @@ class InputBatch:
             self._append_blocks(self._row_of[request_id], block_ids)
 
     def _add(self, request: NewRequest) -> None:
+        assert request.request_id not in self._row_of, "a request is dropped before it comes anew"
         row = self._free_rows.pop()
         self._row_of[request.request_id] = row
         self.token_ids[row, : len(request.token_ids)] = request.token_ids

@@ -20,6 +20,8 @@ class _StepInFlight:
     requests: list[Request] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     """`num_preemptions` of each request at scheduling: results are void if it has changed since."""
+    dropped: list[str] = field(default_factory=list)
+    """The requests that its message tells the workers to drop."""
     void: bool = False
     """An earlier step failed, so what this one computed is doubtful."""
 
@@ -49,7 +51,6 @@ class Scheduler:
         self._in_flight: deque[_StepInFlight] = deque()
         self._last_step_id = 0
         self._dropped: list[str] = []
-        self._longest_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -106,7 +107,8 @@ class Scheduler:
         self._schedule_waiting(step, output, budget)
         if not output.request_ids:
             return None
-        output.dropped_request_ids, self._dropped = self._dropped, []
+        step.dropped = output.dropped_request_ids = self._dropped
+        self._dropped = []
         self._last_step_id = step_id
         self._in_flight.append(step)
         return output
@@ -120,7 +122,7 @@ class Scheduler:
             index += 1
             # The last token of a request is never computed: nothing is sampled from it.
             target = min(request.num_tokens, request.max_total_tokens - 1)
-            num_new = min(target - request.num_computed_tokens, self._longest_chunk, budget)
+            num_new = min(target - request.num_computed_tokens, self.config.longest_chunk, budget)
             if num_new <= 0:
                 continue
             block_ids = self._allocate(request, num_new)
@@ -148,7 +150,7 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
             hit = self.kv.find_prefix(request)
-            num_new = min(request.num_tokens - hit.num_tokens, self._longest_chunk, budget)
+            num_new = min(request.num_tokens - hit.num_tokens, self.config.longest_chunk, budget)
             block_ids = self.kv.admit(request, hit, num_new, headroom=self._headroom(request))
             if block_ids is None:
                 break
@@ -167,9 +169,11 @@ class Scheduler:
     def _headroom(self, request: Request) -> int:
         """Blocks that must stay free when `request` is admitted: one for each running request to grow into.
 
-        Twice as many after every preemption, or the request would soon be preempted again (ping-pong).
+        Twice as many after every preemption, or the request would soon be preempted again (ping-pong), but not so
+        many that the pool would have to drain first.
         """
-        return len(self.running) << min(request.num_preemptions, 16)
+        quarter = self.kv.pool.num_usable // (4 * len(self.kv.groups))
+        return max(len(self.running), min(len(self.running) << min(request.num_preemptions, 16), quarter))
 
     def _add_to_step(self, step: _StepInFlight, output: SchedulerOutput, request: Request, num_new: int) -> None:
         computed = request.num_computed_tokens
@@ -232,29 +236,43 @@ class Scheduler:
         self.kv.end_step(step.step_id, failed=True)
         if step.void:
             return []
+        # Nobody knows how far the workers got with it: they are told again.
+        self._dropped = step.dropped + self._dropped
         culprits = [r.id for r, epoch in zip(step.requests, step.epochs, strict=True) if _counts(r, epoch)]
         ended = self.finish_requests(culprits, RequestStatus.FINISHED_ERROR)
-        for later in self._in_flight:
-            later.void = True
-            for request in later.requests:
-                if request.status is RequestStatus.RUNNING:
-                    self.running.remove(request)
-                    self._preempt(request)
+        for request in self._void_in_flight():
+            self.running.remove(request)
+            self._preempt(request)
         return [error_output(request, message) for request in ended]
 
     def drop_all(self, message: str) -> list[EngineCoreOutput]:
         """End every request with an error and void every step in flight. Leaves the KV cache alone, for it is
         called when that is damaged and will be rebuilt."""
+        self._void_in_flight()
         outputs = [error_output(request, message) for request in self.requests.values()]
         for request in self.requests.values():
             request.status = RequestStatus.FINISHED_ERROR
             self._dropped.append(request.id)
-        for step in self._in_flight:
-            step.void = True
         self.requests.clear()
         self.running.clear()
         self.waiting = WaitingQueue(self.config.scheduling_policy)
         return outputs
+
+    def _void_in_flight(self) -> list[Request]:
+        """Declare the results of all steps in flight void. Returns their requests that are running.
+
+        Executors do not run what was launched before a failure was collected, so workers are told again what these
+        steps told them to drop.
+        """
+        concerned: dict[str, Request] = {}
+        told: list[str] = []
+        for step in self._in_flight:
+            step.void = True
+            self.kv.withdraw(step.step_id)
+            told += step.dropped
+            concerned |= {r.id: r for r in step.requests if r.status is RequestStatus.RUNNING}
+        self._dropped = told + self._dropped
+        return list(concerned.values())
 
     def _let_go(self, finished: list[Request]) -> None:
         """Forget requests that have finished. If their blocks cannot be freed, they still count as ours, so that
