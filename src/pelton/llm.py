@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from pelton.config import EngineArgs
+from pelton.config import EngineArgs, ModelConfig
 from pelton.core.outputs import RequestOutput
 from pelton.engine.input_processor import Prompt
 from pelton.engine.llm_engine import LLMEngine
@@ -21,7 +21,7 @@ class LLM:
     Raises ValueError for arguments that are unknown, contradictory or do not fit the model.
     """
 
-    def __init__(self, model: str = "smollm2", **engine_args: Any) -> None:
+    def __init__(self, model: str = ModelConfig.model, **engine_args: Any) -> None:
         self.llm_engine = LLMEngine.from_engine_args(EngineArgs.create(model=model, **engine_args))
 
     def generate(
@@ -65,6 +65,11 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
         self.llm_engine.reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Release the model and the KV cache's memory now, whoever still refers to this object. It cannot be used
+        afterwards."""
+        self.llm_engine.shutdown()
 
     def _run(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
         outputs: dict[str, RequestOutput] = {}

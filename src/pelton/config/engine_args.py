@@ -21,6 +21,14 @@ class EngineArgs:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
+    def __post_init__(self) -> None:
+        for name, kind in _SECTIONS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(
+                    f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}; "
+                    "EngineArgs.create(...) takes arguments by their own names"
+                )
+
     @classmethod
     def create(cls, **kwargs: Any) -> "EngineArgs":
         """Sort flat keyword arguments into the sections.

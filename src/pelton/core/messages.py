@@ -48,7 +48,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
     num_computed_tokens: list[int]
     """Tokens in the cache before this step: the position of the first scheduled token."""
     num_logits: list[int]
-    """Logits rows: 0 for a chunk that does not reach the end of the request, else 1."""
+    """Logits rows, of the last scheduled tokens: 0 for a chunk that does not reach the end of the request, else 1."""
     new_requests: list[NewRequest]
     new_block_ids: dict[str, list[list[int]]]
     """Blocks to append to the tables of requests the workers hold, one list per KV-cache group."""

@@ -28,14 +28,13 @@ def size_kv_cache(args: EngineArgs, groups: Sequence[KVCacheGroup], available_by
     per_block = bytes_per_block(groups)
     override, asked = args.cache.num_gpu_blocks_override, args.cache.kv_cache_memory_bytes
     if override is not None:
-        num_blocks = override
         _check_available("num_gpu_blocks_override", override, override * per_block, available_bytes)
-    else:
-        if asked is not None:
-            _check_available("kv_cache_memory_bytes", asked, asked, available_bytes)
-        num_bytes = asked or min(int(DEFAULT_SHARE * available_bytes), DEFAULT_MAX_BYTES)
-        per_request = -(-max_model_len // args.cache.block_size) * len(groups)
-        num_blocks = min(num_bytes // per_block, args.scheduler.max_num_seqs * per_request + 1)
+        return override
+    if asked is not None:
+        _check_available("kv_cache_memory_bytes", asked, asked, available_bytes)
+    num_bytes = asked or min(int(DEFAULT_SHARE * available_bytes), DEFAULT_MAX_BYTES)
+    per_request = -(-max_model_len // args.cache.block_size) * len(groups)
+    num_blocks = min(num_bytes // per_block, args.scheduler.max_num_seqs * per_request + 1)
     if num_blocks < 2:
         raise ValueError(
             f"{num_bytes} bytes hold {num_blocks} KV-cache blocks of {per_block} bytes, at least 2 are needed; "

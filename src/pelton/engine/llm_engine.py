@@ -60,8 +60,12 @@ class LLMEngine:
         Raises ValueError, with nothing queued, if prompt or parameters are not acceptable.
         """
         request = self._input_processor.process(prompt, params, request_id=request_id, priority=priority)
-        self._client.add_request(request.message)
         self._output_processor.add_request(request)
+        try:
+            self._client.add_request(request.message)
+        except ValueError:
+            self._output_processor.abort_requests([request.message.request_id])
+            raise
         return request.message.request_id
 
     def abort_requests(self, request_ids: Sequence[str]) -> list[RequestOutput]:

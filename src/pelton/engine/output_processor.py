@@ -121,6 +121,9 @@ class OutputProcessor:
         return len(self._states)
 
     def add_request(self, request: ProcessedRequest) -> None:
+        """Expect outputs of a request. Raises ValueError if its id is in use."""
+        if request.message.request_id in self._states:
+            raise ValueError(f"request_id {request.message.request_id!r} is in use by a request that has not finished")
         self._states[request.message.request_id] = _RequestState(request, self._tokenizer)
 
     def abort_requests(self, request_ids: Sequence[str]) -> list[RequestOutput]:

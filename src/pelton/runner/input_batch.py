@@ -121,7 +121,11 @@ class InputBatch:
         positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
         blocks, offsets = np.divmod(positions, self.block_size)
         seq_lens = starts + counts
-        samples = np.array(step.num_logits, np.int64) > 0
+        # Logits rows: the last num_logits tokens of each request.
+        num_logits = np.array(step.num_logits, np.int64)
+        last_row = query_start[1:] - np.cumsum(num_logits)
+        logits_rows = np.arange(num_logits.sum()) + np.repeat(last_row, num_logits)
+        sampled_rows = np.repeat(rows, num_logits)
         return StepInputs(
             token_ids=self.token_ids[token_rows, positions],
             positions=positions.astype(np.int32),
@@ -131,9 +135,9 @@ class InputBatch:
                 table[token_rows, blocks] * np.int64(self.block_size) + offsets for table in self.block_tables
             ],
             block_tables=[table[rows] for table in self.block_tables],
-            logits_rows=(query_start[1:][samples] - 1).astype(np.int32),
-            sampled_rows=rows[samples],
-            sampling=self._sampling_inputs(rows[samples], seq_lens[samples]),
+            logits_rows=logits_rows.astype(np.int32),
+            sampled_rows=sampled_rows,
+            sampling=self._sampling_inputs(sampled_rows, positions[logits_rows] + 1),
         )
 
     def _sampling_inputs(self, rows: Int64, positions: Int64) -> SamplingInputs:

@@ -1,6 +1,7 @@
 """One step on one worker: batch in, tokens out."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -45,7 +46,7 @@ class ModelRunner:
         sampled = self._model.run(inputs)
         self._batch.append_sampled(inputs, sampled.token_ids)
         rows = iter(sampled.token_ids.tolist())
-        token_ids = [[next(rows)] if num_logits else [] for num_logits in step.num_logits]
+        token_ids = [list(islice(rows, num_logits)) for num_logits in step.num_logits]
         return ModelRunnerOutput(step.step_id, token_ids, _collect_logprobs(step, inputs, sampled))
 
 
@@ -55,15 +56,14 @@ def _collect_logprobs(
     wanted = inputs.sampling.num_logprobs
     if not (wanted >= 0).any():
         return {}
-    sampling_ids = [i for i, num in zip(step.request_ids, step.num_logits, strict=True) if num]
-    logprobs = {}
+    row_owners = np.repeat(np.array(step.request_ids, object), step.num_logits)
+    logprobs: dict[str, list[TokenLogprobs]] = {}
     for row in np.flatnonzero(wanted >= 0).tolist():
         top = int(wanted[row])
-        logprobs[sampling_ids[row]] = [
-            TokenLogprobs(
-                token_ids=[int(sampled.token_ids[row]), *sampled.top_token_ids[row, :top].tolist()],
-                logprobs=[float(sampled.logprob[row]), *sampled.top_logprobs[row, :top].tolist()],
-                rank=int(sampled.rank[row]),
-            )
-        ]
+        entry = TokenLogprobs(
+            token_ids=[int(sampled.token_ids[row]), *sampled.top_token_ids[row, :top].tolist()],
+            logprobs=[float(sampled.logprob[row]), *sampled.top_logprobs[row, :top].tolist()],
+            rank=int(sampled.rank[row]),
+        )
+        logprobs.setdefault(row_owners[row], []).append(entry)
     return logprobs

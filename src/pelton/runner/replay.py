@@ -77,12 +77,11 @@ class ReplayedModel:
 
 
 def _bind_storage(model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
-    spec = groups[0].spec
-    storage = [
-        # The system maps zeroed pages only when they are first written.
-        np.zeros((num_blocks, 2, spec.num_kv_heads, spec.block_size, spec.head_size), np.float32)
-        for _ in range(max(len(group.layers) for group in groups))
-    ]
+    block_bytes = groups[0].spec.block_bytes  # the same in all groups
+    # The system maps zeroed pages only when they are first written.
+    storage = [np.zeros(num_blocks * block_bytes, np.uint8) for _ in range(max(len(g.layers) for g in groups))]
     for group in groups:
-        for array, layer in zip(storage, group.layers, strict=False):
-            model.kv_layers[layer].bind(array)
+        spec = group.spec
+        shape = (num_blocks, 2, spec.num_kv_heads, spec.block_size, spec.head_size)
+        for memory, layer in zip(storage, group.layers, strict=False):
+            model.kv_layers[layer].bind(memory.view(spec.dtype).reshape(shape))

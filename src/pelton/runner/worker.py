@@ -70,4 +70,5 @@ class CPUWorker:
         return self._runner.execute(step)
 
     def shutdown(self) -> None:
+        del self._model
         self._runner = None
