@@ -139,10 +139,10 @@ def test_a_list_of_integers_is_one_prompt():
 
 @pytest.mark.parametrize("position", [0, 2, 4])
 @pytest.mark.parametrize("bad", ["", [49152], [1] * 64, "\ud800", {"prompt": "a", "cache_salt": ""}])
-def test_one_bad_prompt_stops_all_before_any_runs(llm, paris, bad, position):
+def test_one_bad_prompt_stops_all_before_any_runs(llm, paris, monkeypatch, bad, position):
     prompts = ["Hello"] * 4
     prompts.insert(position, bad)
-    trace = trace_steps(llm)
+    trace = trace_steps(monkeypatch, llm)
     with pytest.raises(ValueError, match=r"."):
         llm.generate(prompts, GREEDY, use_tqdm=False)
     assert trace == []
@@ -286,10 +286,10 @@ def test_salts_keep_prefixes_apart(llm):
     ]
 
 
-def test_priority():
+def test_priority(monkeypatch):
     """One request at a time: lower values first, then in order."""
     llm = LLM(model=tiny_llama(), max_model_len=32, max_num_seqs=1, scheduling_policy="priority")
-    trace = trace_steps(llm)
+    trace = trace_steps(monkeypatch, llm)
     outputs = llm.generate(["a", "b", "c", "d"], GREEDY, use_tqdm=False, priority=[3, 1, 2, 1])
     order = list(dict.fromkeys(request_id for step in trace for request_id in step.request_ids))
     assert order == [outputs[i].request_id for i in (1, 3, 2, 0)]

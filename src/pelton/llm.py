@@ -1,6 +1,7 @@
 """`LLM`: offline generation in this process."""
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ class LLM:
 
     def __init__(self, model: str = ModelConfig.model, **engine_args: Any) -> None:
         self.llm_engine = LLMEngine.from_engine_args(EngineArgs.create(model=model, **engine_args))
+        self._lock = Lock()
+        """Threads take turns: the engine does not know of them."""
 
     def generate(
         self,
@@ -46,18 +49,24 @@ class LLM:
             "sampling_params", SamplingParams() if sampling_params is None else sampling_params, len(prompts)
         )
         priorities = _one_per_prompt("priority", 0 if priority is None else priority, len(prompts))
-        request_ids: list[str] = []
-        try:
-            for prompt, prompt_params, prompt_priority in zip(prompts, params, priorities, strict=True):
-                request_ids.append(
-                    self.llm_engine.add_request(prompt, _final_only(prompt_params), priority=prompt_priority)
-                )
-            outputs = self._run(len(prompts), use_tqdm)
-        except BaseException:
-            # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
-            self.llm_engine.abort_requests(request_ids)
-            raise
+        # Ids first: an interrupt at any point then finds every request that may have been queued.
+        request_ids = [self.llm_engine.next_request_id() for _ in prompts]
+        with self._lock:
+            try:
+                for request in zip(request_ids, prompts, params, priorities, strict=True):
+                    self._add_request(*request)
+                outputs = self._run(len(prompts), use_tqdm)
+            except BaseException:
+                # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
+                self.llm_engine.abort_requests(request_ids)
+                raise
         return [outputs[request_id] for request_id in request_ids]
+
+    def _add_request(self, request_id: str, prompt: Prompt, params: Any, priority: Any) -> None:
+        if isinstance(params, SamplingParams):
+            # Intermediate outputs would only cost time here.
+            params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+        self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
 
     def get_tokenizer(self) -> Tokenizer:
         return self.llm_engine.tokenizer
@@ -107,10 +116,3 @@ def _one_per_prompt(name: str, given: Any, num_prompts: int) -> list[Any]:
     if len(given) != num_prompts:
         raise ValueError(f"{len(given)} {name} for {num_prompts} prompts; give one, or one per prompt")
     return list(given)
-
-
-def _final_only(params: Any) -> Any:
-    """Intermediate outputs would only cost time here. Anything but SamplingParams is left to be refused."""
-    if not isinstance(params, SamplingParams):
-        return params
-    return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -9,7 +9,16 @@ import random
 import pytest
 
 from pelton import LLM, SamplingParams
-from tests.support.engines import assert_same_tokens, block_ids_of, core_of, generate, make_llm, trace_steps
+from tests.support.engines import (
+    assert_all_same,
+    assert_same_draws,
+    assert_same_tokens,
+    block_ids_of,
+    core_of,
+    generate,
+    make_llm,
+    trace_steps,
+)
 from tests.support.prompts import prompts
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
@@ -38,18 +47,20 @@ class SoloOutputs(dict):
         return {name: ids for name, ids in self._prompts.items() if len(ids) <= longest}
 
 
-def assert_all_same(outputs, alone):
-    for name, output in outputs.items():
-        assert_same_tokens(output, alone[name], name)
+def generate_and_compare(llm, ids, alone):
+    outputs = generate(llm, ids, PARAMS)
+    assert_all_same(outputs, alone)
+    assert core_of(llm).scheduler.num_preemptions == 0
+    return outputs
 
 
 @pytest.mark.parametrize("longest", [None, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
 def test_chunk_sizes(monkeypatch, alone, chunk, longest):
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=chunk, enable_prefix_caching=False)
-    trace = trace_steps(llm)
+    trace = trace_steps(monkeypatch, llm)
     ids = alone.prompts_up_to(longest or LONGEST[chunk])
-    assert_all_same(generate(llm, ids, PARAMS), alone)
+    generate_and_compare(llm, ids, alone)
     chunks = [num for step in trace for num in step.num_scheduled_tokens]
     assert max(chunks) == chunk
     num_chunked = sum(1 for step in trace for num in step.num_logits if num == 0)
@@ -61,8 +72,8 @@ def test_chunk_sizes(monkeypatch, alone, chunk, longest):
 
 def test_chunks_cut_at_the_token_budget(monkeypatch, alone):
     llm = make_llm(monkeypatch, model="smollm2", max_num_batched_tokens=100)
-    trace = trace_steps(llm)
-    assert_all_same(generate(llm, alone.prompts_up_to(640), PARAMS), alone)
+    trace = trace_steps(monkeypatch, llm)
+    generate_and_compare(llm, alone.prompts_up_to(640), alone)
     assert max(step.total_num_scheduled_tokens for step in trace) == 100
     mixed = [step for step in trace if 1 in step.num_scheduled_tokens and max(step.num_scheduled_tokens) > 1]
     assert len(mixed) > 10, "steps must mix decodes and chunks of prompts"
@@ -71,15 +82,13 @@ def test_chunks_cut_at_the_token_budget(monkeypatch, alone):
 def test_prefix_cache_off_cold_and_hot(monkeypatch, alone):
     ids = alone.prompts_up_to(257)
     off = make_llm(monkeypatch, model="smollm2", enable_prefix_caching=False)
-    outputs = generate(off, ids, PARAMS)
-    assert_all_same(outputs, alone)
+    outputs = generate_and_compare(off, ids, alone)
     assert all(output.num_cached_tokens == 0 for output in outputs.values())
 
     on = make_llm(monkeypatch, model="smollm2", prefix_caching_hash_algo="builtin")
-    assert_all_same(generate(on, ids, PARAMS), alone)
-    trace = trace_steps(on)
-    hot = generate(on, ids, PARAMS)
-    assert_all_same(hot, alone)
+    generate_and_compare(on, ids, alone)
+    trace = trace_steps(monkeypatch, on)
+    hot = generate_and_compare(on, ids, alone)
     for name, output in hot.items():
         assert output.num_cached_tokens == (len(ids[name]) - 1) // 16 * 16, name
     num_computed = sum(step.num_scheduled_tokens[i] for step in trace for i in range(len(step.request_ids)))
@@ -89,7 +98,7 @@ def test_prefix_cache_off_cold_and_hot(monkeypatch, alone):
 def test_a_hit_within_one_step(monkeypatch, alone):
     """Two equal prompts in one step: the second uses blocks that the first fills in the same step."""
     llm = make_llm(monkeypatch, model="smollm2")
-    trace = trace_steps(llm)
+    trace = trace_steps(monkeypatch, llm)
     prompt = alone["257 tokens"].prompt_token_ids
     first, second = llm.generate([prompt, prompt], PARAMS, use_tqdm=False)
     assert trace[0].num_scheduled_tokens == [257, 1]
@@ -102,12 +111,14 @@ def test_preemption(monkeypatch, alone):
     """A pool for three of eight long generations: preempted requests give the same tokens, without ping-pong."""
     params = SamplingParams(temperature=0, max_tokens=100, logprobs=2, ignore_eos=True)
     ids = dict(list(alone.prompts_up_to(40).items())[:8])
-    roomy = generate(make_llm(monkeypatch, model="smollm2"), ids, params)
+    llm = make_llm(monkeypatch, model="smollm2")
+    roomy = generate(llm, ids, params)
+    assert core_of(llm).scheduler.num_preemptions == 0
     llm = make_llm(monkeypatch, model="smollm2", num_gpu_blocks_override=26, max_model_len=160)
-    trace = trace_steps(llm)
+    trace = trace_steps(monkeypatch, llm)
     outputs = generate(llm, ids, params)
+    assert_all_same(outputs, roomy)
     for name in ids:
-        assert_same_tokens(outputs[name], roomy[name], name)
         assert outputs[name].num_cached_tokens == roomy[name].num_cached_tokens
     scheduler = core_of(llm).scheduler
     assert 3 <= scheduler.num_preemptions <= 16
@@ -126,7 +137,7 @@ def test_submission_order(monkeypatch, alone, seed):
     names = list(ids)
     random.Random(seed).shuffle(names)
     llm = make_llm(monkeypatch, model="smollm2", max_num_seqs=7, max_num_batched_tokens=200)
-    assert_all_same(generate(llm, {name: ids[name] for name in names}, PARAMS), alone)
+    generate_and_compare(llm, {name: ids[name] for name in names}, alone)
 
 
 def test_sampled_tokens(monkeypatch, alone):
@@ -134,8 +145,8 @@ def test_sampled_tokens(monkeypatch, alone):
     ids = alone.prompts_up_to(130)
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=9)
     together = generate(llm, ids, SAMPLED)
-    for name in list(ids)[:6]:
-        by_itself = generate(llm, {name: ids[name]}, SAMPLED)[name]
-        assert by_itself.outputs[0].token_ids == together[name].outputs[0].token_ids
-    greedy = {name: output.outputs[0].token_ids for name, output in alone.items()}
-    assert sum(together[name].outputs[0].token_ids != greedy[name] for name in ids) > len(ids) * 3 // 4
+    by_itself = {name: generate(llm, {name: ids[name]}, SAMPLED)[name] for name in list(ids)[:6]}
+    assert_same_draws(by_itself, together)
+    assert core_of(llm).scheduler.num_preemptions == 0
+    num_unlike_greedy = sum(together[name].outputs[0].token_ids != alone[name].outputs[0].token_ids for name in ids)
+    assert num_unlike_greedy > len(ids) * 3 // 4

@@ -8,10 +8,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pelton import LLM, SamplingParams
 from pelton.loader import open_checkpoint
-from tests.support.engines import NEAR_TIE, assert_same_tokens, generate
+from tests.support.engines import NEAR_TIE, assert_all_same, generate
 from tests.support.prompts import prompts
 
 NUM_TOKENS = 64
+PARAMS = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, logprobs=5, ignore_eos=True)
 
 HF_NAMES = {
     "attn_q": "self_attn.q_proj",
@@ -72,12 +73,11 @@ def reference() -> LlamaForCausalLM:
 def outputs():
     llm = LLM(model="smollm2", max_num_batched_tokens=512)
     ids = prompts(llm.get_tokenizer())
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, logprobs=5, ignore_eos=True)
-    return generate(llm, ids, params)
+    return generate(llm, ids, PARAMS)
 
 
 def test_there_are_enough_prompts(outputs):
-    assert len(outputs) >= 30
+    assert len({tuple(output.prompt_token_ids) for output in outputs.values()}) == len(outputs) >= 30
     lengths = [len(output.prompt_token_ids) for output in outputs.values()]
     assert min(lengths) == 1
     assert max(lengths) == 1500
@@ -116,13 +116,7 @@ def test_safetensors_give_the_same_as_gguf(reference, outputs, tmp_path):
     tokenizer._backend.save(str(tmp_path / "tokenizer.json"))
     llm = LLM(model=str(tmp_path))
     names = ["greeting", "chinese", "python", "640 tokens"]
-    params = SamplingParams(temperature=0, max_tokens=24, logprobs=5, ignore_eos=True)
-    again = generate(llm, {name: outputs[name].prompt_token_ids for name in names}, params)
-    for name in names:
-        expected = outputs[name].outputs[0]
-        expected.token_ids = expected.token_ids[:24]
-        expected.text = again[name].outputs[0].text
-        assert_same_tokens(again[name], outputs[name], name)
-    text_output = llm.generate("The capital of France is", params, use_tqdm=False)[0]
+    assert_all_same(generate(llm, {name: outputs[name].prompt_token_ids for name in names}, PARAMS), outputs)
+    text_output = llm.generate("The capital of France is", PARAMS, use_tqdm=False)[0]
     assert text_output.prompt_token_ids == tokenizer.encode("The capital of France is")
     assert "Paris" in text_output.outputs[0].text

@@ -71,7 +71,7 @@ def test_memory_for_no_block_at_all(num_bytes):
 def test_requested_model_len():
     assert requested_model_len(EngineArgs.create(), 8192) == 8192
     assert requested_model_len(EngineArgs.create(max_model_len=8192), 8192) == 8192
-    assert requested_model_len(EngineArgs.create(max_model_len=1), 8192) == 1
+    assert requested_model_len(EngineArgs.create(max_model_len=2), 8192) == 2
     with pytest.raises(ValueError, match=r"max_model_len is 8193, but the model's context length is 8192; lower"):
         requested_model_len(EngineArgs.create(max_model_len=8193), 8192)
 

@@ -1,5 +1,7 @@
 """What the generated cases of test_operators cannot pin down about attention."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,29 @@ def test_long_prefill_in_tiles_and_chunks() -> None:
     for start, stop in ((0, 1), (1, 130), (130, 133), (133, 400)):
         chunk = run(cache, q[start:stop], block_ids, stop)
         np.testing.assert_allclose(chunk, whole[start:stop], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, 0.1), (16, 0.3)])
+def test_keys_and_values_are_never_gathered(n: int, share: float) -> None:
+    """Copying them would cost more memory traffic than attention itself. With the sizes of a real model, the scores
+    and weighted values that a call does allocate are small beside 2,000 keys and values of 8 heads."""
+    num_kv_heads, block_size, head_size, seq_len = 8, 16, 128, 2000
+    cache = KVCacheLayer("test", num_kv_heads=num_kv_heads, block_size=block_size, head_size=head_size)
+    num_blocks = seq_len // block_size
+    rng = np.random.default_rng(3)
+    cache.bind(rng.standard_normal((num_blocks + 1, 2, num_kv_heads, block_size, head_size), dtype=np.float32))
+    table = (rng.permutation(num_blocks) + 1).astype(np.int32)[None]
+    q = rng.standard_normal((n, 2 * num_kv_heads * head_size), dtype=np.float32)
+    out = np.empty_like(q)
+    bounds, lens = np.array([0, n], np.int32), np.array([seq_len], np.int32)
+    tracemalloc.start()
+    try:
+        attention(q, cache, table, bounds, lens, head_size**-0.5, None, out)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(out).all()
+    assert peak < share * cache.array[1:].nbytes
 
 
 def test_unbound_cache() -> None:

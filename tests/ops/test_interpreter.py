@@ -28,7 +28,7 @@ def direct(token_ids: np.ndarray) -> np.ndarray:
     return x
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=6))
 def test_steps_of_all_sizes(steps: list[tuple[int, int]]) -> None:
     interpreter = Interpreter(record(), {T: 9, L: 4}, check_finite=True)

@@ -21,7 +21,7 @@ def programs(draw: st.DrawFn) -> Program:
     return op.finish({f"y{i}": value for i, value in enumerate(outputs)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(programs(), st.sampled_from([{T: 1, L: 1}, {T: 100, L: 3}]))
 def test_no_two_live_values_overlap(program: Program, sizes: dict[Dim, int]) -> None:
     plan = plan_buffers(program, sizes)

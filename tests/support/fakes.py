@@ -154,13 +154,12 @@ class DelayedExecutor(UniprocExecutor):
     def launch(self, step: SchedulerOutput) -> None:
         self._launched.append(step)
 
-    def collect(self) -> ModelRunnerOutput:
-        if not self._results:  # else the last call was interrupted
+    def collect(self, step_id: int) -> ModelRunnerOutput:
+        while self._launched and self._launched[0].step_id <= step_id:
             super().launch(self._launched.popleft())
-        if self._has_uncollected_failure:
-            while self._launched:
-                super().launch(self._launched.popleft())  # not run, as the interface demands
-        return super().collect()
+        if isinstance(self._results.get(step_id), Exception):
+            self._launched.clear()  # not run, as the interface demands
+        return super().collect(step_id)
 
 
 class PoisoningPool(BlockPool):

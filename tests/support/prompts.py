@@ -8,6 +8,7 @@ STORY = (
 )
 
 TEXTS = {
+    "one token": "\n",
     "one word": "Hello",
     "greeting": "Hello, my name is",
     "president": "The president of the United States is",
@@ -40,7 +41,6 @@ TEXTS = {
 def prompts(tokenizer, *, longest: int = 1500) -> dict[str, list[int]]:
     """Token ids by name; the long ones have exact lengths around block boundaries."""
     ids = {name: tokenizer.encode(text) for name, text in TEXTS.items()}
-    ids["one token"] = ids["one word"][:1]
     long = tokenizer.encode(" ".join(f"Chapter {n}. {STORY}" for n in range(1, 20)))
     for length in (15, 16, 17, 127, 128, 257, 640, 1500):
         if length <= longest:

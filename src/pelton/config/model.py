@@ -25,5 +25,5 @@ class ModelConfig:
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"model must be an alias or a path, got {self.model!r}")
         if self.max_model_len is not None:
-            check_at_least("max_model_len", self.max_model_len, 1)
+            check_at_least("max_model_len", self.max_model_len, 2)  # a prompt and an output
         check_at_least("max_logprobs", self.max_logprobs, 0)

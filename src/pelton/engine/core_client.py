@@ -1,7 +1,7 @@
 """The way from the front end to the engine core."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
 from pelton.engine.engine_core import EngineCore
@@ -15,12 +15,17 @@ class EngineCoreClient(ABC):
         """Hand over a request. Raises ValueError if the core refuses it."""
 
     @abstractmethod
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
+    def abort_requests(self, request_ids: Collection[str]) -> None:
         """End requests; ids that are unknown or finished are ignored."""
 
     @abstractmethod
     def get_outputs(self) -> list[EngineCoreOutput]:
         """The outputs of the next step."""
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether outputs are still to come."""
 
     @abstractmethod
     def reset_prefix_cache(self) -> None:
@@ -40,11 +45,15 @@ class InprocClient(EngineCoreClient):
     def add_request(self, request: EngineCoreRequest) -> None:
         self._core.add_request(request)
 
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
+    def abort_requests(self, request_ids: Collection[str]) -> None:
         self._core.abort_requests(request_ids)
 
     def get_outputs(self) -> list[EngineCoreOutput]:
         return self._core.step()
+
+    @property
+    def has_work(self) -> bool:
+        return self._core.has_work
 
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()

@@ -1,6 +1,6 @@
 """The engine core: schedule, execute, update, until nothing is left to do."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from logging import getLogger
 
@@ -44,19 +44,25 @@ class EngineCore:
         self.scheduler = Scheduler(limits, self.kv)
         self.num_integrity_failures = 0
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
+        self._is_changing = False
+        """Whether scheduler and KV cache are being changed; True between changes if one was interrupted."""
         self._outputs: list[EngineCoreOutput] = []
         """Outputs that the next `step` hands over."""
         executor.initialize(groups, num_blocks, self.max_model_len)
 
     def add_request(self, message: EngineCoreRequest) -> None:
         """Queue a request. Raises ValueError if it can never run."""
-        self.scheduler.add_request(Request(message, self.max_model_len))
+        request = Request(message, self.max_model_len)
+        self.scheduler.check_request(request)
+        with self._changing():
+            self.scheduler.add_request(request)
 
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
+    def abort_requests(self, request_ids: Collection[str]) -> None:
         """End requests; ids that are unknown or finished are ignored. No output is emitted for them."""
-        with self._bookkeeping():
+        with self._changing():
             self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
             self._check_when_idle()
+        self._outputs = [output for output in self._outputs if output.request_id not in request_ids]
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule and launch a step if there is room for one, collect the oldest in flight, apply its results.
@@ -65,7 +71,7 @@ class EngineCore:
         """
         if not self._launch_next():
             self._collect_oldest()
-            with self._bookkeeping():
+            with self._changing():
                 self._check_when_idle()
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -76,7 +82,8 @@ class EngineCore:
         return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0 or bool(self._outputs)
 
     def reset_prefix_cache(self) -> None:
-        self.kv.reset_prefix_cache()
+        with self._changing():
+            self.kv.reset_prefix_cache()
 
     def shutdown(self) -> None:
         """Release the model and the KV cache's memory. Nothing may be called afterwards."""
@@ -87,7 +94,7 @@ class EngineCore:
         if self.scheduler.num_steps_in_flight == self._num_steps_in_flight:
             return False
         scheduled = None
-        with self._bookkeeping():
+        with self._changing():
             scheduled = self.scheduler.schedule()
         if scheduled is None:
             return False
@@ -96,32 +103,36 @@ class EngineCore:
 
     def _collect_oldest(self) -> None:
         if not self.scheduler.num_steps_in_flight:
-            with self._bookkeeping():
+            with self._changing():
                 assert not self.scheduler.has_requests, "requests wait, nothing runs, and none can be admitted"
             return
         try:
-            results = self._executor.collect()
+            results = self._executor.collect(self.scheduler.oldest_step_in_flight)
         except Exception as error:  # whatever went wrong in a step must not end the others
             logger.exception("a step failed; its requests end with an error")
-            with self._bookkeeping():
+            with self._changing():
                 self._outputs += self.scheduler.fail_step(f"{type(error).__name__}: {error}")
         else:
-            with self._bookkeeping():
+            with self._changing():
                 self._outputs += self.scheduler.update(results)
 
     @contextmanager
-    def _bookkeeping(self) -> Iterator[None]:
-        """An exception in here means that scheduler and KV cache contradict each other, and an interrupt that they
-        may be halfway through a change: no block can be trusted any more, so start over with an empty cache."""
+    def _changing(self) -> Iterator[None]:
+        """Around every change of scheduler and KV cache.
+
+        An exception in here means that they contradict each other. An interrupt (Ctrl-C) leaves a change half done,
+        which whoever comes next finds out by the flag. Either way no block can be trusted: start over.
+        """
+        if self._is_changing:
+            self._start_over("interrupted in the middle of a change")
+        self._is_changing = True
         try:
             yield
         except Exception as error:
             if envs.strict_invariants():
                 raise
             self._start_over(f"{type(error).__name__}: {error}")
-        except BaseException:
-            self._start_over("interrupted in the middle of a change")
-            raise
+        self._is_changing = False
 
     def _check_when_idle(self) -> None:
         """Verify the KV cache's invariants while nothing runs. Raises AssertionError on damage."""

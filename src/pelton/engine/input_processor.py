@@ -65,6 +65,7 @@ class InputProcessor:
         self._request_ids = count()
 
     def next_request_id(self) -> str:
+        """Counts up; whether a user chose the same id is for the caller to see."""
         return f"request-{next(self._request_ids)}"
 
     def process(
@@ -78,7 +79,9 @@ class InputProcessor:
             raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
         if priority and not self._has_priorities:
             raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
-        if request_id is not None and (not isinstance(request_id, str) or not request_id):
+        if request_id is None:
+            request_id = self.next_request_id()
+        elif not isinstance(request_id, str) or not request_id:
             raise ValueError(f"request_id must be a non-empty string, got {request_id!r}")
         text, token_ids, cache_salt = self._read_prompt(prompt)
         if text is not None:
@@ -89,7 +92,7 @@ class InputProcessor:
         seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
         params = msgspec.structs.replace(params, seed=seed)
         message = EngineCoreRequest(
-            request_id=self.next_request_id() if request_id is None else request_id,
+            request_id=request_id,
             prompt_token_ids=list(token_ids),
             sampling_params=params,
             arrival_time=time.monotonic(),

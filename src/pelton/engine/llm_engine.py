@@ -1,7 +1,7 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from logging import getLogger
 
 from pelton.config import EngineArgs
@@ -52,6 +52,12 @@ class LLMEngine:
         input_processor = InputProcessor(args, tokenizer, config.eos_token_ids, config.vocab_size, core.max_model_len)
         return cls(InprocClient(core), input_processor, OutputProcessor(tokenizer), tokenizer)
 
+    def next_request_id(self) -> str:
+        """An id that no unfinished request has."""
+        while (request_id := self._input_processor.next_request_id()) in self._output_processor:
+            pass
+        return request_id
+
     def add_request(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
     ) -> str:
@@ -59,25 +65,40 @@ class LLMEngine:
 
         Raises ValueError, with nothing queued, if prompt or parameters are not acceptable.
         """
+        request_id = self.next_request_id() if request_id is None else request_id
         request = self._input_processor.process(prompt, params, request_id=request_id, priority=priority)
         self._output_processor.add_request(request)
         try:
             self._client.add_request(request.message)
         except ValueError:
-            self._output_processor.abort_requests([request.message.request_id])
+            self._output_processor.abort_requests([request_id])
             raise
-        return request.message.request_id
+        return request_id
 
-    def abort_requests(self, request_ids: Sequence[str]) -> list[RequestOutput]:
-        """End requests and return their final outputs; ids that are unknown or finished are ignored."""
+    def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """End requests and return their final outputs; ids that are unknown or finished are ignored.
+
+        Raises ValueError if `request_ids` is not a collection of ids.
+        """
+        if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
+            raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
+        request_ids = list(request_ids)
+        for request_id in request_ids:
+            if not isinstance(request_id, str):
+                raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+        # Ours first: should an interrupt come between, the core works for nobody, and nobody waits for nothing.
+        outputs = self._output_processor.abort_requests(request_ids)
         self._client.abort_requests(request_ids)
-        return self._output_processor.abort_requests(request_ids)
+        return outputs
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
         processed = self._output_processor.process(self._client.get_outputs())
         if processed.aborts:
             self._client.abort_requests(processed.aborts)
+        if len(self._output_processor) and not self._client.has_work:
+            # An interrupt fell between the core's output and us. Nobody may wait for what will not come.
+            processed.request_outputs += self._output_processor.fail_all("the output was lost in an interrupt")
         return processed.request_outputs
 
     @property

@@ -126,18 +126,22 @@ class OutputProcessor:
             raise ValueError(f"request_id {request.message.request_id!r} is in use by a request that has not finished")
         self._states[request.message.request_id] = _RequestState(request, self._tokenizer)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._states
+
     def abort_requests(self, request_ids: Sequence[str]) -> list[RequestOutput]:
         """Final outputs of requests that the user ended; unknown ids are ignored."""
-        outputs = []
-        for request_id in request_ids:
-            state = self._states.pop(request_id, None)
-            if state is not None:
-                ending = EngineCoreOutput(
-                    request_id, [], finish_reason="abort", num_cached_tokens=state.num_cached_tokens
-                )
-                state.add(ending)
-                outputs.append(state.make_output(ending))
-        return outputs
+        return [self._end(i, "abort", None) for i in dict.fromkeys(request_ids) if i in self._states]
+
+    def fail_all(self, message: str) -> list[RequestOutput]:
+        """Final outputs, with an error, of all requests."""
+        return [self._end(request_id, "error", message) for request_id in list(self._states)]
+
+    def _end(self, request_id: str, finish_reason: str, stop_reason: str | None) -> RequestOutput:
+        state = self._states.pop(request_id)
+        ending = EngineCoreOutput(request_id, [], finish_reason, stop_reason, num_cached_tokens=state.num_cached_tokens)
+        state.add(ending)
+        return state.make_output(ending)
 
     def process(self, core_outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
         processed = ProcessedOutputs()

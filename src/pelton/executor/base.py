@@ -31,8 +31,11 @@ class Executor(ABC):
         """Start a step. Its errors are raised by the `collect` that belongs to it."""
 
     @abstractmethod
-    def collect(self) -> ModelRunnerOutput:
-        """Wait for the oldest step in flight and return its results."""
+    def collect(self, step_id: int) -> ModelRunnerOutput:
+        """Wait for a step and return its results. Steps are collected in the order of their launch.
+
+        Raises what the step raised, or RuntimeError if it did not run to its end.
+        """
 
     @abstractmethod
     def shutdown(self) -> None:

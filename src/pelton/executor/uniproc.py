@@ -1,6 +1,5 @@
 """One worker, in the process of the engine core."""
 
-from collections import deque
 from collections.abc import Sequence
 
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
@@ -9,16 +8,15 @@ from pelton.executor.base import Executor
 from pelton.runner.worker import Worker
 
 
-class _NotRunError(RuntimeError):
-    """Stands for a step that did not run because an earlier one had failed."""
-
-
 class UniprocExecutor(Executor):
-    """Runs every step to its end at `launch`; `collect` hands out what came of it."""
+    """Runs every step to its end at `launch`; `collect` hands out what came of it.
+
+    A step without a result was interrupted, or did not run since an earlier one had failed.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._results: deque[ModelRunnerOutput | Exception] = deque()
+        self._results: dict[int, ModelRunnerOutput | Exception] = {}
 
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._worker.kv_specs()
@@ -30,23 +28,17 @@ class UniprocExecutor(Executor):
         self._worker.initialize(groups, num_blocks, max_model_len)
 
     def launch(self, step: SchedulerOutput) -> None:
-        if self._has_uncollected_failure:
-            self._results.append(_NotRunError("an earlier step failed"))
+        if any(isinstance(result, Exception) for result in self._results.values()):
             return
         try:
-            self._results.append(self._worker.execute(step))
+            self._results[step.step_id] = self._worker.execute(step)
         except Exception as error:  # kept for `collect`, whose step it belongs to
-            self._results.append(error)
-        except BaseException as interrupt:
-            self._results.append(RuntimeError(f"interrupted by {type(interrupt).__name__}"))
-            raise
+            self._results[step.step_id] = error
 
-    @property
-    def _has_uncollected_failure(self) -> bool:
-        return any(isinstance(result, Exception) and not isinstance(result, _NotRunError) for result in self._results)
-
-    def collect(self) -> ModelRunnerOutput:
-        result = self._results.popleft()
+    def collect(self, step_id: int) -> ModelRunnerOutput:
+        result = self._results.pop(step_id, None)
+        if result is None:
+            raise RuntimeError("the step was interrupted, or not run because an earlier one had failed")
         if isinstance(result, Exception):
             raise result
         return result

@@ -1,5 +1,6 @@
 """Checkpoints: a model's configuration and its tensors, under the names of their own format."""
 
+import os.path
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,9 @@ from pelton.config import DecoderConfig
 from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.gguf_config import read_gguf_config
-from pelton.loader.hf_config import read_hf_config, read_json
+from pelton.loader.hf_config import read_hf_config
 from pelton.loader.safetensors_file import SafetensorsFile
+from pelton.loader.text_files import read_json
 from pelton.ops.arrays import Float32
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -101,14 +103,24 @@ def open_checkpoint(model: str) -> Checkpoint:
     aliases = known_aliases()
     if model in aliases:
         return GGUFCheckpoint(aliases[model].locate())
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return SafetensorsCheckpoint(path)
-    if not path.is_file():
+    try:
+        return _open_path(Path(model).expanduser())
+    except FileNotFoundError:
         raise ValueError(
             f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, "
             "or a folder with config.json and safetensors"
-        )
+        ) from None
+    except (OSError, RuntimeError) as error:
+        # RuntimeError: `~name` of a user that does not exist.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"the model {model!r} cannot be read: {reason}") from None
+
+
+def _open_path(path: Path) -> Checkpoint:
+    if path.is_dir():
+        return SafetensorsCheckpoint(path)
+    if not path.is_file():
+        raise FileNotFoundError
     if path.suffix in _PICKLES:
         raise ValueError(f"{path} is {_PICKLE_REMEDY}")
     if path.suffix == ".safetensors":
@@ -130,12 +142,14 @@ def _safetensors_paths(folder: Path) -> list[Path]:
     weight_map = read_json(index_path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{index_path} has no weight_map")
-    names = set(weight_map.values())
-    for name in names:
+    for name in weight_map.values():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(f"{index_path} names {name!r}, which is not a safetensors file of the folder")
-    paths = sorted(folder / name for name in names)
-    if missing := [path.name for path in paths if not path.is_file()]:
+            raise ValueError(
+                f"{index_path} names {name!r} in weight_map, which is not a safetensors file of the folder"
+            )
+    paths = sorted(folder / name for name in set(weight_map.values()))
+    # Unlike `Path.is_file`, this takes names that no file can have.
+    if missing := [path.name for path in paths if not os.path.isfile(path)]:
         raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
     return paths
 

@@ -14,6 +14,10 @@ Fields = dict[str, Any]
 
 _LARGE = 1e30
 """Far beyond every honest constant, and finite in float32."""
+_LARGE_SIZE = 2**40
+"""Far beyond every honest size, and exact in a float."""
+_MAX_POSITIONS = 2**24
+"""Rotary angles are products of float32 positions, which are exact up to here."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,11 @@ def build_config(
     num_layers = fields["num_layers"]
     if num_layers > len(tensor_names):
         raise ValueError(f"{num_layers} layers are announced, but there are only {len(tensor_names)} tensors")
+    if fields["max_position_embeddings"] > _MAX_POSITIONS:
+        raise ValueError(
+            f"the context length is {fields['max_position_embeddings']}, and Pelton computes positions "
+            f"only up to {_MAX_POSITIONS}"
+        )
     for token_id in eos_token_ids:
         if not 0 <= token_id < fields["vocab_size"]:
             raise ValueError(f"end-of-sequence token {token_id} is not below {fields['vocab_size']}")
@@ -116,6 +125,6 @@ def _convert(name: str, value: object, kind: type[int] | type[float] | type[bool
         if 0.0 < value < _LARGE:
             return float(value)
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    if isinstance(value, int) and value >= 1:
+    if isinstance(value, int) and 1 <= value < _LARGE_SIZE:
         return value
-    raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    raise ValueError(f"{name} must be an integer of at least 1 and below 2**40, got {value!r}")

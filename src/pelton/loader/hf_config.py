@@ -1,6 +1,5 @@
 """config.json of a Hugging Face folder -> `DecoderConfig`."""
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pelton.loader.foreign_config import (
     is_same,
     read_fields,
 )
+from pelton.loader.text_files import read_json
 
 _HARMLESS = frozenset({
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "bos_token_id",
@@ -69,19 +69,6 @@ def read_hf_config(folder: Path, tensor_names: Collection[str]) -> DecoderConfig
         return _read(config, generation, tensor_names)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ValueError that names the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object")
-    return content
 
 
 def _read(config: Mapping[str, Any], generation: Mapping[str, Any], tensor_names: Collection[str]) -> DecoderConfig:

@@ -46,10 +46,11 @@ class Interpreter:
         self._copy_inputs(inputs)
         index = 0
         try:
-            for index, call in enumerate(self._calls):
-                call()
-                if self.check_finite:
-                    self._check_outputs(index)
+            with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):  # whatever the caller has set
+                for index, call in enumerate(self._calls):
+                    call()
+                    if self.check_finite:
+                        self._check_outputs(index)
         except Exception as error:
             error.add_note(f"in {self.program.name}, launch {index}: {self.program.launches[index]}")
             raise
@@ -63,6 +64,7 @@ class Interpreter:
                     f"{self.program.name}: {dim} = {size} is not within 0 and {self._max_sizes[dim]}, "
                     "for which the arena was planned"
                 )
+        self._sizes = None  # an interrupt from here on must not leave views of mixed sizes in use
         arrays = {value.id: self._view(value, sizes) for value in self.program.values()}
         self._calls, self._launch_outputs = [], []
         for launch in self.program.launches:

@@ -75,11 +75,12 @@ class InputBatch:
 
     def update(self, step: SchedulerOutput) -> None:
         """Apply the step's changes: dropped requests, new ones, new blocks."""
-        for request_id in step.dropped_request_ids:
-            # A request dropped before its first step was never here.
-            row = self._row_of.pop(request_id, None)
-            if row is not None:
-                self._free_rows.append(row)
+        if step.dropped_request_ids:
+            for request_id in step.dropped_request_ids:
+                # A request dropped before its first step was never here.
+                self._row_of.pop(request_id, None)
+            # Counted anew, so that a row that an interrupted update left to nobody is found again.
+            self._free_rows = sorted(set(range(len(self.token_ids))).difference(self._row_of.values()), reverse=True)
         for request in step.new_requests:
             self._add(request)
         for request_id, block_ids in step.new_block_ids.items():

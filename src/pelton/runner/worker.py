@@ -34,7 +34,10 @@ class CPUWorker:
     def __init__(self, args: EngineArgs, checkpoint: Checkpoint, max_model_len: int, *, progress: bool = False) -> None:
         self._args = args
         self._model = create_model(checkpoint.config, block_size=args.cache.block_size, max_model_len=max_model_len)
-        load_weights(self._model.parameters(), checkpoint, progress=progress)
+        try:
+            load_weights(self._model.parameters(), checkpoint, progress=progress)
+        except MemoryError as error:
+            raise ValueError(f"the memory does not suffice for the weights of {checkpoint.path} ({error})") from None
         self._runner: ModelRunner | None = None
 
     def kv_specs(self) -> list[KVCacheSpec]:

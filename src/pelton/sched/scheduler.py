@@ -54,8 +54,8 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def add_request(self, request: Request) -> None:
-        """Queue a request. Raises ValueError if its id is taken or the KV cache can never hold it."""
+    def check_request(self, request: Request) -> None:
+        """Raises ValueError if the request's id is taken or the KV cache can never hold it."""
         if request.id in self.requests:
             raise ValueError(f"request_id {request.id!r} is in use by a request that has not finished")
         if not self.kv.can_ever_fit(request.max_total_tokens - 1):
@@ -63,6 +63,9 @@ class Scheduler:
                 f"the request may need {request.max_total_tokens - 1} tokens of KV cache, more than its "
                 f"{self.kv.pool.num_usable} blocks hold; lower max_tokens or raise kv_cache_memory_bytes"
             )
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request that `check_request` lets pass."""
         self.requests[request.id] = request
         self.waiting.push(request)
 
@@ -85,6 +88,11 @@ class Scheduler:
     @property
     def num_steps_in_flight(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def oldest_step_in_flight(self) -> int:
+        """Its id. There must be one."""
+        return self._in_flight[0].step_id
 
     # ------------------------------------------------------------------------------------------- schedule
 

@@ -42,7 +42,7 @@ def _to_json(
 
 
 class ChatTemplate:
-    """A compiled chat template. Raises ValueError if it is not valid Jinja."""
+    """A compiled chat template. Raises ValueError if it cannot be compiled."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -54,7 +54,8 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except Exception as error:
+            # Not only TemplateError: deep nesting is a RecursionError, or a SyntaxError of the compiled code.
             raise ValueError(f"the model's chat template is not valid: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **extras: Any) -> str:

@@ -6,19 +6,21 @@ from typing import Any
 
 import tokenizers
 
-from pelton.loader.hf_config import read_json
+from pelton.loader.text_files import read_json, read_text
 from pelton.tokenizer.tokenizer import Tokenizer
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_MAX_TOKENIZER_BYTES = 512_000_000
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Raises ValueError that names the file and what is wrong with it."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"{folder} has no tokenizer.json, which Pelton needs for text")
+    text = read_text(path, _MAX_TOKENIZER_BYTES)
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:
         # The library raises bare Exception.
         raise ValueError(f"{path} is not a usable tokenizer: {error}") from None
@@ -26,7 +28,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     config_path = folder / "tokenizer_config.json"
-    config = read_json(config_path) if config_path.is_file() else {}
+    config = read_json(config_path) if config_path.exists() else {}
+    template_path = folder / "chat_template.jinja"
+    template = read_text(template_path) if template_path.exists() else None
     try:
         _check_config(backend, config)
         special_tokens = _special_tokens(config)
@@ -34,19 +38,27 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
             backend,
             add_bos_token=_adds_bos(backend, config, special_tokens),
             special_tokens=special_tokens,
-            chat_template=_chat_template(folder, config),
+            chat_template=_chat_template(config) if template is None else template,
         )
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+        raise ValueError(f"{config_path}: {error}") from None
 
 
 def _check_config(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
     """Refuse a tokenizer_config.json that asks for more than tokenizer.json holds."""
     if "auto_map" in config:
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
-    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
-        if str(backend.token_to_id(token["content"])) != token_id:
-            raise ValueError(f"tokenizer.json does not have {token['content']!r} as token {token_id}")
+    added = config.get("added_tokens_decoder")
+    if not isinstance(added, dict | None):
+        raise ValueError(f"added_tokens_decoder must be an object, got {added!r}")
+    for token_id, token in (added or {}).items():
+        content = token.get("content") if isinstance(token, dict) else None
+        if not isinstance(content, str):
+            raise ValueError(
+                f"added_tokens_decoder must hold objects with a content, got {token!r} for token {token_id!r}"
+            )
+        if str(backend.token_to_id(content)) != token_id:
+            raise ValueError(f"added_tokens_decoder has {content!r} as token {token_id}, and tokenizer.json has not")
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -71,25 +83,23 @@ def _adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_
         raise ValueError("add_eos_token is true, and Pelton never ends a prompt")
     if (stated := config.get("add_bos_token")) is not None:
         return bool(stated)
-    around: list[str] = backend.encode("", add_special_tokens=True).tokens
+    try:
+        around: list[str] = backend.encode("", add_special_tokens=True).tokens
+    except Exception as error:
+        # The library raises bare Exception.
+        raise ValueError(f"tokenizer.json cannot encode an empty text: {error}") from None
     if around and around != [special_tokens.get("bos_token")]:
         raise ValueError(f"tokenizer.json puts {' '.join(around)} around a text, not only bos_token first")
     return bool(around)
 
 
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja if there is one, else the template in tokenizer_config.json."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from None
+def _chat_template(config: Mapping[str, Any]) -> str | None:
     template = config.get("chat_template")
     if isinstance(template, list):
         # Named templates: the one for plain conversations is called default.
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in template):
+            raise ValueError(f"chat_template must be a string or a list of objects with a name, got {template!r}")
+        template = {entry["name"]: entry.get("template") for entry in template}.get("default")
     if template is not None and not isinstance(template, str):
         raise ValueError(f"chat_template must be a string, got {template!r}")
     return template

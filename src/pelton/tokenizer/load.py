@@ -1,6 +1,6 @@
 """The tokenizer that belongs to a checkpoint."""
 
-from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint
+from pelton.loader import Checkpoint, GGUFCheckpoint
 from pelton.tokenizer.from_folder import tokenizer_from_folder
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
 from pelton.tokenizer.tokenizer import Tokenizer
@@ -13,6 +13,4 @@ def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
             return tokenizer_from_gguf(checkpoint.metadata)
         except ValueError as error:
             raise ValueError(f"{checkpoint.path}: {error}") from None
-    if isinstance(checkpoint, SafetensorsCheckpoint):
-        return tokenizer_from_folder(checkpoint.path)
-    raise ValueError(f"{checkpoint.path}: no tokenizer is known for {checkpoint.format} checkpoints")
+    return tokenizer_from_folder(checkpoint.path)

@@ -55,15 +55,13 @@ class Tokenizer:
         token = self._special_tokens.get(role)
         return None if token is None else self._backend.token_to_id(token)
 
-    def is_special(self, token_id: int) -> bool:
-        return token_id in self._special_ids
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, in which special tokens may be spelled out.
 
         `add_special_tokens`: put the beginning-of-sequence token first, if the model wants one and the text
         does not begin with it. Bytes that the vocabulary lacks have no tokens (SmolLM2 lacks some control
-        characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode.
+        characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode, or that the
+        vocabulary has no tokens for where it must have them.
         """
         try:
             text.encode()
@@ -72,7 +70,11 @@ class Tokenizer:
                 f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at position {error.start}, "
                 "which is not valid Unicode"
             ) from None
-        token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        try:
+            token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:
+            # The library raises bare Exception, such as for a vocabulary without its unknown token.
+            raise ValueError(f"the tokenizer cannot encode this text: {error}") from None
         if add_special_tokens and self._prefix and token_ids[:1] != self._prefix:
             return self._prefix + token_ids
         return token_ids
