@@ -1,5 +1,7 @@
 """`LLM`: what it takes, what it refuses, and that it lives on after a mistake."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -309,3 +311,20 @@ def test_priority(monkeypatch):
 def test_refused_engine_arguments(arguments, words):
     with pytest.raises(ValueError, match=words):
         LLM(**{"model": tiny_llama()} | arguments)
+
+
+def test_threads_take_turns(llm):
+    """Each gets what it gets alone."""
+    prompts = [f"Number {n}" for n in range(4)]
+    alone = [llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda prompt: llm.generate([prompt] * 5, GREEDY, use_tqdm=False), prompts))
+    for tokens, same in zip(alone, outputs, strict=True):
+        assert [output.outputs[0].token_ids for output in same] == [tokens] * 5
+
+
+def test_the_prompt_that_is_wrong_is_named(llm):
+    with pytest.raises(ValueError, match="prompt 1: the prompt is empty"):
+        llm.generate(["a", "", "b"], GREEDY, use_tqdm=False)
+    with pytest.raises(ValueError, match="^the prompt is empty"):
+        llm.generate("", GREEDY, use_tqdm=False)

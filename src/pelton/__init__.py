@@ -1,4 +1,4 @@
-"""Pelton: a high-throughput inference and serving engine for large language models."""
+"""Pelton: an inference engine for large language models, CPU first."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -53,8 +53,8 @@ class LLM:
         request_ids = [self.llm_engine.next_request_id() for _ in prompts]
         with self._lock:
             try:
-                for request in zip(request_ids, prompts, params, priorities, strict=True):
-                    self._add_request(*request)
+                for index, request in enumerate(zip(request_ids, prompts, params, priorities, strict=True)):
+                    self._add_request(*request, name=f"prompt {index}: " if len(prompts) > 1 else "")
                 outputs = self._run(len(prompts), use_tqdm)
             except BaseException:
                 # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
@@ -62,11 +62,14 @@ class LLM:
                 raise
         return [outputs[request_id] for request_id in request_ids]
 
-    def _add_request(self, request_id: str, prompt: Prompt, params: Any, priority: Any) -> None:
+    def _add_request(self, request_id: str, prompt: Prompt, params: Any, priority: Any, *, name: str) -> None:
         if isinstance(params, SamplingParams):
             # Intermediate outputs would only cost time here.
             params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-        self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
+        try:
+            self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
+        except ValueError as error:
+            raise ValueError(f"{name}{error}") from None
 
     def get_tokenizer(self) -> Tokenizer:
         return self.llm_engine.tokenizer

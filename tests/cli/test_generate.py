@@ -16,7 +16,11 @@ def llm():
 
 def expected(llm, prompts, **params):
     params = SamplingParams(**{"temperature": 0, "max_tokens": 6} | params)
-    return "".join(output.outputs[0].text + "\n" for output in llm.generate(prompts, params, use_tqdm=False))
+    headed = len(prompts) > 1
+    return "".join(
+        (f"=== {output.prompt}\n" if headed else "") + output.outputs[0].text + "\n"
+        for output in llm.generate(prompts, params, use_tqdm=False)
+    )
 
 
 def generate(*arguments):
@@ -44,7 +48,10 @@ def test_chat(llm, capsys):
 def test_sampling_flags_arrive(llm, capsys):
     ids = ["7", "8"]
     flags = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.9", "--seed", "7", "--ignore-eos"]
-    assert generate(*flags, "--stop", "e", "--stop", "a", "Hello", "--stop-token-ids", *ids) == 0
+    assert (
+        generate(*flags, "--stop", "e", "--stop", "a", "Hello", "--stop-token-ids", ids[0], "--stop-token-ids", ids[1])
+        == 0
+    )
     params = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 7, "ignore_eos": True, "stop": ["e", "a"]}
     assert capsys.readouterr().out == expected(llm, ["Hello"], stop_token_ids=[7, 8], **params)
 
@@ -128,7 +135,7 @@ def play(monkeypatch, capsys, num_prompts, *steps):
 
 def test_the_first_unfinished_prompt_streams(monkeypatch, capsys):
     """The others wait, and come in one piece or live when their turn comes."""
-    status, shown, _ = play(
+    status, shown, errors = play(
         monkeypatch,
         capsys,
         3,
@@ -139,7 +146,8 @@ def test_the_first_unfinished_prompt_streams(monkeypatch, capsys):
         {"2": ("q", "stop")},
     )
     assert status == 0
-    assert shown == ["a", "b", "", "c\nxy\nmnop", "q\n"]
+    assert shown == ["=== p\na", "b", "", "c\n=== p\nxy\n=== p\nmnop", "q\n"]
+    assert "1 cut off by --max-tokens" in errors
 
 
 def test_a_request_that_fails(monkeypatch, capsys):
@@ -148,5 +156,5 @@ def test_a_request_that_fails(monkeypatch, capsys):
         monkeypatch, capsys, 2, {"0": ("a", None), "1": ("x", None)}, {"0": ("", "error"), "1": ("y", "stop")}
     )
     assert status == 1
-    assert "".join(shown) == "a\nxy\n"
+    assert "".join(shown) == "=== p\na\n=== p\nxy\n"
     assert errors.splitlines()[-1] == "pelton: a request failed: it broke"

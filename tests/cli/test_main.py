@@ -70,6 +70,7 @@ def test_version(capsys):
         (["generate", "--frobnicate", "Hi"], "unrecognized arguments: --frobnicate"),
         (["generate", "--max-tokens", "many", "Hi"], "invalid int value: 'many'"),
         (["generate", "--scheduling-policy", "lifo", "Hi"], "invalid choice: 'lifo'"),
+        (["generate", "--max-token", "5", "Hi"], "unrecognized arguments: --max-token"),
     ],
 )
 def test_mistakes_on_the_command_line(capsys, arguments, words):
@@ -78,7 +79,9 @@ def test_mistakes_on_the_command_line(capsys, arguments, words):
     assert end.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert words in captured.err.splitlines()[-1]
+    (line,) = captured.err.splitlines()
+    assert line.startswith("pelton: ")
+    assert words in line
 
 
 def test_a_process_streams_to_standard_output():

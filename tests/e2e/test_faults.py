@@ -154,7 +154,7 @@ def test_twenty_thousand_tiny_requests_leave_nothing_behind(monkeypatch):
     kv, scheduler = fake.core.kv, fake.core.scheduler
     assert kv.pool.num_free == kv.pool.num_usable
     assert not kv._requests
-    assert not kv._remembered_by_step
+    assert not kv._cached_by_step
     assert not scheduler.requests
     assert not scheduler.running
     assert len(scheduler.waiting) == 0

@@ -52,7 +52,7 @@ def check_idle(engine: FakeEngine) -> None:
     assert kv.pool.num_free == kv.pool.num_usable
     assert not kv._requests
     assert not kv._pending_release
-    assert not kv._remembered_by_step
+    assert not kv._cached_by_step
     assert engine.core.num_integrity_failures == 0
     assert engine.worker.batch._row_of.keys() <= set(engine.core.scheduler._dropped)
 

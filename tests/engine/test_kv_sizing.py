@@ -6,7 +6,7 @@ import pytest
 
 from pelton.config import EngineArgs
 from pelton.core.kv_spec import FullAttentionSpec, KVCacheGroup
-from pelton.engine.kv_sizing import bytes_per_block, longest_request, requested_model_len, size_kv_cache
+from pelton.engine.kv_sizing import bytes_per_block, requested_model_len, served_model_len, size_kv_cache
 from tests.support.fakes import FakeEngine, full_spec, sliding_spec
 
 SPEC = FullAttentionSpec(block_size=16, num_kv_heads=3, head_size=64, dtype="float32")
@@ -77,19 +77,19 @@ def test_requested_model_len():
 
 
 def test_a_length_that_fits_is_kept(caplog):
-    assert longest_request(EngineArgs.create(), 100, 100) == 100
-    assert longest_request(EngineArgs.create(max_model_len=100), 100, 100) == 100
+    assert served_model_len(EngineArgs.create(), 100, 100) == 100
+    assert served_model_len(EngineArgs.create(max_model_len=100), 100, 100) == 100
     assert caplog.text == ""
 
 
 def test_a_length_that_the_user_asked_for_is_kept_or_refused():
     with pytest.raises(ValueError, match="max_model_len is 101, but the KV cache holds a request of at most 100"):
-        longest_request(EngineArgs.create(max_model_len=101), 100, 101)
+        served_model_len(EngineArgs.create(max_model_len=101), 100, 101)
 
 
 def test_the_models_own_length_is_lowered_and_said_so(caplog):
     with caplog.at_level(logging.WARNING):
-        assert longest_request(EngineArgs.create(), 100, 8192) == 100
+        assert served_model_len(EngineArgs.create(), 100, 8192) == 100
     assert "at most 100 tokens" in caplog.text
     assert "8192" in caplog.text
     assert "raise kv_cache_memory_bytes" in caplog.text

@@ -227,7 +227,7 @@ class TestSlidingWindow:
         request = make_request("a", list(range(length)))
         cache.admit(request)
         for index in (0, 1):
-            cache.kv.pool.forget(cache.kv._requests["a"].tables[0][index])
+            cache.kv.pool.evict_block(cache.kv._requests["a"].tables[0][index])
         hit = cache.kv.find_prefix(make_request("b", list(range(length))))
         assert hit.num_tokens == (length - 1) // BLOCK * BLOCK
         assert sum(block is not cache.kv.pool.null_block for block in hit.tables[0]) == kept
@@ -235,10 +235,10 @@ class TestSlidingWindow:
     def test_no_hit_where_a_block_of_the_window_is_gone(self):
         cache = Cache(sliding_spec(6, BLOCK))
         cache.admit(make_request("a", list(range(17))))
-        cache.kv.pool.forget(cache.kv._requests["a"].tables[0][2])
+        cache.kv.pool.evict_block(cache.kv._requests["a"].tables[0][2])
         # A hit of 16 needs blocks 2 and 3, one of 12 needs 1 and 2; one of 8 needs 0 and 1.
         assert cache.kv.find_prefix(make_request("b", list(range(17)))).num_tokens == 8
-        cache.kv.pool.forget(cache.kv._requests["a"].tables[0][0])
+        cache.kv.pool.evict_block(cache.kv._requests["a"].tables[0][0])
         assert cache.kv.find_prefix(make_request("c", list(range(17)))).num_tokens == 0
 
     @pytest.mark.parametrize(("window", "first"), [(1, 4), (2, 3), (5, 3), (6, 2), (9, 2), (10, 1), (100, 0)])
@@ -267,9 +267,9 @@ class TestSeveralGroups:
         cache.admit(make_request("a", list(range(25))))
         tables = cache.kv._requests["a"].tables
         assert cache.kv.find_prefix(make_request("b", list(range(25)))).num_tokens == 24
-        cache.kv.pool.forget(tables[0][5])  # the full group now ends at 20
+        cache.kv.pool.evict_block(tables[0][5])  # the full group now ends at 20
         assert cache.kv.find_prefix(make_request("c", list(range(25)))).num_tokens == 20
-        cache.kv.pool.forget(tables[2][2])  # the window of 11 at 20 begins in block 2, at 16 in block 1
+        cache.kv.pool.evict_block(tables[2][2])  # the window of 11 at 20 begins in block 2, at 16 in block 1
         assert cache.kv.find_prefix(make_request("d", list(range(25)))).num_tokens == 8
 
     def test_every_group_has_blocks_of_its_own(self):

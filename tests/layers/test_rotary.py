@@ -20,3 +20,11 @@ def test_tables_are_those_of_transformers(head_size: int, theta: float) -> None:
     # Equal angles; the two libraries' cos and sin differ by an ulp here and there.
     np.testing.assert_allclose(rotary.cos, cos[0, :, : head_size // 2], rtol=0, atol=2e-7)
     np.testing.assert_allclose(rotary.sin, sin[0, :, : head_size // 2], rtol=0, atol=2e-7)
+
+
+def test_tables_are_computed_once_when_they_are_read() -> None:
+    rotary = Rotary(head_size=10**9, theta=1e4, num_positions=10**12)
+    assert vars(rotary) == {"_head_size": 10**9, "_theta": 1e4, "_num_positions": 10**12}
+    rotary = Rotary(head_size=8, theta=1e4, num_positions=16)
+    assert rotary.cos is rotary.cos
+    assert rotary.sin is rotary.sin

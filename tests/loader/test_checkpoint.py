@@ -52,6 +52,21 @@ def test_an_unknown_model_is_refused_with_what_there_is(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path / "notes.txt"))
 
 
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("x" * 10_000, "cannot be read: File name too long"),
+        ("/proc/self/mem", "'/proc/self/mem' cannot be read: Input/output error"),
+        ("~no_such_user/x", "there is no model '~no_such_user/x'"),
+        ("a\0b", "there is no model"),
+        ("/dev/zero", "there is no model '/dev/zero'"),
+    ],
+)
+def test_paths_that_cannot_be_opened_are_refused(model: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        open_checkpoint(model)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
 def test_reads_what_transformers_writes(
@@ -98,6 +113,9 @@ def test_a_folder_without_configuration_is_refused(tiny_folder: Path) -> None:
         (None, "no weight_map"),
         ({"a": "../model.safetensors"}, "not a safetensors file of the folder"),
         ({"a": 5}, "not a safetensors file of the folder"),
+        ({"a": []}, "not a safetensors file of the folder"),
+        ({"a": {}, "b": "shard.safetensors"}, "not a safetensors file of the folder"),
+        ({"a": "x" * 5000 + ".safetensors"}, r"lacks x*\.safetensors, which its index names"),
         ({"a": "x.bin"}, "not a safetensors file of the folder"),
         ({"a": "shard.safetensors", "b": "gone.safetensors"}, "lacks gone.safetensors"),
         ({"a": "shard.safetensors", "b": "copy.safetensors"}, "is in copy.safetensors and shard.safetensors"),

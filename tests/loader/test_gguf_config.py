@@ -69,6 +69,7 @@ def test_has_defaults_for_keys_that_older_files_lack(make_gguf: MakeGGUF) -> Non
         ({"llama.block_count": 0}, "block_count must be an integer of at least 1"),
         ({"llama.block_count": 2.5}, "block_count must be an integer"),
         ({"llama.block_count": True}, "block_count must be a number"),
+        ({"llama.context_length": 2**31}, "the context length is 2147483648"),
         ({"llama.context_length": "long"}, "context_length must be a number"),
         ({"llama.attention.head_count_kv": [2, 2]}, "head_count_kv must be a number"),
         ({"llama.attention.head_count_kv": 3}, "num_heads"),

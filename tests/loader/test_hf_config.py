@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,9 @@ def test_end_of_sequence_tokens_are_those_of_both_files(edit_config: EditConfig)
         ({"eos_token_id": "2"}, "eos_token_id"),
         ({"eos_token_id": [2, 96]}, "token 96"),
         ({"num_hidden_layers": 10**9}, "1000000000 layers"),
+        ({"head_dim": 10**400}, r"head_dim must be an integer of at least 1 and below 2\*\*40"),
+        ({"max_position_embeddings": 2**31}, "the context length is 2147483648, and Pelton computes positions only"),
+        ({"max_position_embeddings": 10**12}, "the context length is 1000000000000"),
     ],
 )
 def test_refuses(changes: dict[str, Any], problem: str, edit_config: EditConfig) -> None:
@@ -96,10 +100,27 @@ def test_refuses(changes: dict[str, Any], problem: str, edit_config: EditConfig)
         ("{", "not valid JSON"),
         ("[]", "JSON object"),
         ("[" * 100_000, "not valid JSON"),
-        ("\xff", "not valid JSON"),
+        ("\xff", r"config\.json is not UTF-8"),
     ],
 )
 def test_refuses_what_is_not_a_json_object(content: str, problem: str, tiny_folder: Path) -> None:
     (tiny_folder / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=problem):
+        open_checkpoint(str(tiny_folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_reads_only_regular_files(name: str, tiny_folder: Path) -> None:
+    path = tiny_folder / name
+    path.unlink()
+    for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
+        make()
+        with pytest.raises(ValueError, match=rf"{name} cannot be read: it is not a regular file"):
+            open_checkpoint(str(tiny_folder))
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_refuses_json_that_is_too_large(tiny_folder: Path) -> None:
+    os.truncate(tiny_folder / "config.json", 64_000_001)
+    with pytest.raises(ValueError, match=r"config\.json cannot be read: it is larger than 64 MB"):
         open_checkpoint(str(tiny_folder))

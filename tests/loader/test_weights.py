@@ -1,4 +1,5 @@
 import logging
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from pelton.loader import Checkpoint, load_weights, open_checkpoint
+from pelton.models import create_model
 
 MakeGGUF = Callable[..., Path]
 Parameters = Callable[[Checkpoint], dict[str, Any]]
@@ -85,6 +87,37 @@ def test_one_error_lists_everything_that_does_not_fit(make_gguf: MakeGGUF, param
     assert "no place for: rope_freqs.weight" in message
     assert "wrong shape: blk.1.ffn_up.weight is (3, 4) and should be (64, 32)" in message
     assert all(parameter.array is None for parameter in loaded.values())
+
+
+def check_refused_before_anything_is_allocated(path: Path) -> None:
+    checkpoint = open_checkpoint(str(path))
+    tracemalloc.start()
+    model = create_model(checkpoint.config, block_size=16, max_model_len=checkpoint.config.max_position_embeddings)
+    with pytest.raises(ValueError, match="does not fit the model; tensors of the wrong shape"):
+        load_weights(model.parameters(), checkpoint)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": 10**9},
+        {"hidden_size": 3_800_000_000},
+        {"vocab_size": 10**11, "intermediate_size": 10**11, "max_position_embeddings": 2**24},
+        {"num_attention_heads": 2**39, "num_key_value_heads": 2**39},
+    ],
+)
+def test_absurd_sizes_are_refused_before_anything_is_allocated(
+    changes: dict[str, Any], edit_config: Callable[[dict[str, Any]], Path]
+) -> None:
+    check_refused_before_anything_is_allocated(edit_config(changes))
+
+
+def test_absurd_sizes_of_gguf_files_are_refused_before_anything_is_allocated(make_gguf: MakeGGUF) -> None:
+    path = make_gguf({"llama.embedding_length": 3_800_000_000, "llama.rope.dimension_count": None})
+    check_refused_before_anything_is_allocated(path)
 
 
 def test_a_long_list_is_cut(tiny_folder: Path) -> None:

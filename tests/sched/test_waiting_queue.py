@@ -27,7 +27,7 @@ def test_order(policy):
         queue.remove(requests[number])
     left = [number for number in range(200) if number not in removed]
     if policy == "priority":
-        left.sort(key=lambda n: (requests[n].priority, requests[n].arrival, n))
+        left.sort(key=lambda n: (requests[n].priority, requests[n].arrival_time, n))
     assert len(queue) == len(left)
     assert [int(queue.pop().id) for _ in left] == left
 

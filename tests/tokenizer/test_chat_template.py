@@ -90,6 +90,9 @@ def test_without_a_template_the_remedy_is_named(make_folder: Callable[..., Path]
         ("{{ messages.append(1) }}", "unsafe|not safely callable"),
         ("{{ messages[0].update({'role': 'x'}) }}", "unsafe|not safely callable"),
         ("{% include '/etc/passwd' %}", "refuses these messages"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "not valid: maximum recursion depth"),
+        ("{% if 1 %}" * 500 + "{% endif %}" * 500, "not valid: maximum recursion depth"),
+        ("{% for a in b %}" * 50 + "{% endfor %}" * 50, "not valid: too many statically nested blocks"),
     ],
 )
 def test_refuses(source: str, problem: str) -> None:

@@ -1,4 +1,5 @@
-import time
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from pelton.loader import open_checkpoint
-from pelton.tokenizer import Tokenizer, load_tokenizer
+from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_folder import tokenizer_from_folder
 
 TEXTS = [
@@ -94,7 +95,7 @@ def test_digits_stand_alone(smollm2: Tokenizer) -> None:
 def test_special_tokens(smollm2: Tokenizer) -> None:
     assert smollm2.vocab_size == 49152
     assert smollm2.encode("<|im_start|>a<|im_end|>") == [1, *smollm2.encode("a"), 2]
-    assert [token_id for token_id in range(49152) if smollm2.is_special(token_id)] == list(range(17))
+    assert [token_id for token_id in range(49152) if not smollm2.decode([token_id])] == list(range(17))
     assert smollm2.special_token_id("eos_token") == 2
     assert smollm2.special_token_id("mask_token") is None
     assert smollm2.decode([1, 2]) == ""
@@ -112,20 +113,28 @@ def test_lone_surrogates_are_refused(smollm2: Tokenizer) -> None:
         smollm2.encode("a \ud83d b")
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.BPE({"a": 0}, [], unk_token="<unk>"),
+        models.WordLevel({"a": 0}, unk_token="<unk>"),
+        models.WordPiece({"a": 0}, unk_token="<unk>"),
+        models.Unigram([("a", 0.0)]),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_text_without_tokens_is_refused(model: models.Model) -> None:
+    backend = tokenizers.Tokenizer(model)
+    tokenizer = Tokenizer(backend, add_bos_token=False, special_tokens={}, chat_template=None)
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(ValueError, match=r"cannot encode this text: .*([Uu]nk|UNK)"):
+        tokenizer.encode("b")
+
+
 def test_ids_outside_the_vocabulary(smollm2: Tokenizer) -> None:
     assert smollm2.decode([49152, 10**6]) == ""
     with pytest.raises(ValueError, match="token ids must be in"):
         smollm2.decode([-1])
-
-
-def test_loads_from_gguf_quickly() -> None:
-    checkpoint = open_checkpoint("smollm2")
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        load_tokenizer(checkpoint)
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 0.3
 
 
 BOS = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False}}
@@ -172,14 +181,52 @@ def test_a_folder_agrees_with_transformers(make_folder: Callable[..., Path]) -> 
         ({"bos_token": 5}, False, "bos_token must be"),
         ({"auto_map": {}}, False, "auto_map"),
         ({"added_tokens_decoder": {"999": {"content": "<new>"}}}, False, "'<new>' as token 999"),
+        ({"added_tokens_decoder": [1]}, False, "added_tokens_decoder must be an object"),
+        ({"added_tokens_decoder": 5}, False, "added_tokens_decoder must be an object"),
+        ({"added_tokens_decoder": 0}, False, "added_tokens_decoder must be an object"),
+        ({"added_tokens_decoder": {"1": "x"}}, False, "added_tokens_decoder must hold .* got 'x' for token '1'"),
+        ({"added_tokens_decoder": {"1": {}}}, False, "added_tokens_decoder must hold objects with a content"),
+        ({"added_tokens_decoder": {"1": {"content": 5}}}, False, "added_tokens_decoder must hold"),
         ({"chat_template": 5}, False, "chat_template must be a string"),
+        ({"chat_template": [{"name": []}]}, False, "chat_template must be a string or a list of objects"),
+        ({"chat_template": [5]}, False, "chat_template must be a string or a list of objects"),
+        ({"chat_template": [{"name": "default", "template": 5}]}, False, "chat_template must be a string"),
     ],
 )
 def test_refuses_folders(
     config: dict[str, Any], adds_bos: bool, problem: str, make_folder: Callable[..., Path]
 ) -> None:
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(ValueError, match=problem) as refusal:
         tokenizer_from_folder(make_folder(config, adds_bos))
+    assert "tokenizer_config.json: " in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_reads_only_regular_files(name: str, make_folder: Callable[..., Path]) -> None:
+    path = make_folder({}) / name
+    path.unlink(missing_ok=True)
+    for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
+        make()
+        with pytest.raises(ValueError, match=rf"{name} cannot be read: it is not a regular file"):
+            tokenizer_from_folder(path.parent)
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_refuses_a_tokenizer_that_is_too_large(
+    make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pelton.tokenizer.from_folder._MAX_TOKENIZER_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read: it is larger than 0\.001 MB"):
+        tokenizer_from_folder(make_folder({}))
+
+
+def test_a_panic_of_the_library_is_refused(make_folder: Callable[..., Path]) -> None:
+    path = make_folder({}, adds_bos=True) / "tokenizer.json"
+    state = json.loads(path.read_text())
+    state["post_processor"]["special_tokens"] = {}
+    path.write_text(json.dumps(state))
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot encode an empty text: no entry found"):
+        tokenizer_from_folder(path.parent)
 
 
 def test_refuses_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from pelton.cli.parser import CommandParser
 from pelton.config import EngineArgs
+from pelton.core.outputs import RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pelton generate",
         description="Complete prompts and stream the text to standard output; figures go to standard error.",
     )
@@ -30,20 +32,37 @@ def make_parser() -> argparse.ArgumentParser:
     sampling.add_argument("--top-p", type=float, default=1.0, help="sample from this probability mass. Default: 1.0.")
     sampling.add_argument("--seed", type=int, help="makes sampling repeatable.")
     sampling.add_argument("--stop", action="append", metavar="TEXT", help="string that ends the output; repeatable.")
-    sampling.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="tokens that end the output.")
+    sampling.add_argument(
+        "--stop-token-ids", type=int, action="append", metavar="ID", help="token that ends the output; repeatable."
+    )
     sampling.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-sequence token.")
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
 
 
 @dataclass
-class _Progress:
-    """What the figures at the end are made of."""
+class _Figures:
+    """What is said at the end."""
 
     start: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
+    num_cut: int = 0
+    """Outputs that ended for their length."""
+    failures: list[str] = field(default_factory=list)
+    """Messages of requests that failed."""
+
+    def add(self, output: RequestOutput) -> None:
+        completion = output.outputs[0]
+        self.num_output_tokens += len(completion.token_ids)
+        if self.first_token is None:
+            self.first_token = time.perf_counter()
+        if output.finished:
+            self.num_prompt_tokens += len(output.prompt_token_ids)
+            self.num_cut += completion.finish_reason == "length"
+        if completion.finish_reason == "error":
+            self.failures.append(str(completion.stop_reason))
 
     def report(self) -> str:
         seconds = time.perf_counter() - self.start
@@ -52,6 +71,7 @@ class _Progress:
         return (
             f"{self.num_prompt_tokens} prompt tokens, {self.num_output_tokens} output tokens in {seconds:.2f} s; "
             f"first token after {first:.2f} s, then {max(0, self.num_output_tokens - 1) / decoding:.1f} tokens/s"
+            + (f"; {self.num_cut} cut off by --max-tokens or the context length" if self.num_cut else "")
         )
 
 
@@ -69,44 +89,37 @@ def run(options: argparse.Namespace) -> int:
     )
     args = EngineArgs.from_cli_args(options)
     engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    progress = _Progress()
-    request_ids = []
+    figures = _Figures()
+    texts: dict[str, str] = {}
     for prompt in options.prompts:
+        text = prompt
         if options.chat:
-            prompt = engine.tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
-        request_ids.append(engine.add_request(prompt, params))
-    failures = _stream(engine, request_ids, progress)
-    print(progress.report(), file=sys.stderr)
-    for failure in failures:
+            text = engine.tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
+        request_id = engine.add_request(text, params)
+        texts[request_id] = f"=== {prompt}\n" if len(options.prompts) > 1 else ""
+    _stream(engine, texts, figures)
+    print(figures.report(), file=sys.stderr)
+    for failure in figures.failures:
         print(f"pelton: a request failed: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return 1 if figures.failures else 0
 
 
-def _stream(engine: LLMEngine, request_ids: list[str], progress: _Progress) -> list[str]:
-    """Print the outputs in the order of the prompts: the first unfinished one live, later ones when their turn
-    comes. Returns the messages of requests that failed."""
-    waiting_text: dict[str, list[str]] = {request_id: [] for request_id in request_ids}
+def _stream(engine: LLMEngine, texts: dict[str, str], figures: _Figures) -> None:
+    """Print the outputs in the order of the prompts: the first unfinished one live, later ones in their turn.
+
+    `texts` holds what each request still has to print, to begin with its heading.
+    """
     finished: set[str] = set()
-    failures: list[str] = []
-    turn = 0
-    while turn < len(request_ids):
+    while texts:
         for output in engine.step():
-            completion = output.outputs[0]
-            waiting_text[output.request_id].append(completion.text)
-            progress.num_output_tokens += len(completion.token_ids)
-            if progress.first_token is None:
-                progress.first_token = time.perf_counter()
+            figures.add(output)
+            texts[output.request_id] += output.outputs[0].text
             if output.finished:
-                progress.num_prompt_tokens += len(output.prompt_token_ids)
                 finished.add(output.request_id)
-                if completion.finish_reason == "error":
-                    failures.append(str(completion.stop_reason))
-        while turn < len(request_ids):
-            current = request_ids[turn]
-            print(*waiting_text[current], sep="", end="", flush=True)
-            waiting_text[current].clear()
-            if current not in finished:
+        for request_id in list(texts):
+            print(texts[request_id], end="", flush=True)
+            texts[request_id] = ""
+            if request_id not in finished:
                 break
             print()
-            turn += 1
-    return failures
+            del texts[request_id]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pelton import __version__
+from pelton.cli.parser import CommandParser
 
 COMMANDS = {"generate": ("pelton.cli.generate", "complete prompts")}
 """Command: (module with `make_parser` and `run`, what it does). Loaded when used, so that help is quick."""
@@ -34,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pelton",
-        description="Inference and serving engine for large language models.",
+        description="Inference engine for large language models.",
         epilog="commands: " + "; ".join(f"{name}: {does}" for name, (_, does) in COMMANDS.items()),
     )
     parser.add_argument("--version", action="version", version=f"pelton {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="`pelton COMMAND --help` says more")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the command takes")
     options = parser.parse_args(arguments)
     command = import_module(COMMANDS[options.command][0])
     return int(command.run(command.make_parser().parse_args(options.arguments)))

@@ -1,1 +1,1 @@
-"""Plain data that travels between the rooms."""
+"""Plain data that travels between the packages."""

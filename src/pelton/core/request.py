@@ -23,7 +23,7 @@ class Request:
     """
 
     __slots__ = (
-        "arrival",
+        "arrival_time",
         "cache_salt",
         "eos_token_ids",
         "id",
@@ -48,7 +48,7 @@ class Request:
         self.id = message.request_id
         self.sampling_params = params
         self.priority = message.priority
-        self.arrival = message.arrival_time
+        self.arrival_time = message.arrival_time
         self.cache_salt = message.cache_salt
         self.token_ids = list(message.prompt_token_ids)
         """Prompt and output tokens that are known."""

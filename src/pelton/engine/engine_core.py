@@ -8,7 +8,7 @@ from pelton import envs
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
 from pelton.core.request import Request, RequestStatus
-from pelton.engine.kv_sizing import longest_request, size_kv_cache
+from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.executor import Executor
 from pelton.kv import KVCacheCoordinator, group_layers
 from pelton.kv.block_key import HASH_FUNCTIONS
@@ -40,7 +40,7 @@ class EngineCore:
             hash_function=HASH_FUNCTIONS[args.cache.prefix_caching_hash_algo],
         )
         # The last token of a request is never computed, so it needs no slot.
-        self.max_model_len = longest_request(args, self.kv.longest_fitting() + 1, max_model_len)
+        self.max_model_len = served_model_len(args, self.kv.longest_fitting() + 1, max_model_len)
         self.scheduler = Scheduler(limits, self.kv)
         self.num_integrity_failures = 0
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""

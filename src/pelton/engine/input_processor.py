@@ -143,7 +143,8 @@ class InputProcessor:
         if len(token_ids) >= self._max_model_len:
             raise ValueError(
                 f"This model's maximum context length is {self._max_model_len} tokens, but the prompt has "
-                f"{len(token_ids)} and at least one is needed for the output; shorten the prompt"
+                f"{len(token_ids)} and at least one is needed for the output; shorten the prompt, or raise "
+                "max_model_len or the KV cache's memory if that is what limits it"
             )
 
     def _check_params(self, params: SamplingParams) -> None:

@@ -67,7 +67,7 @@ def requested_model_len(args: EngineArgs, longest: int) -> int:
     return asked
 
 
-def longest_request(args: EngineArgs, fitting: int, max_model_len: int) -> int:
+def served_model_len(args: EngineArgs, fitting: int, max_model_len: int) -> int:
     """The context length to serve when the KV cache holds a request of `fitting` tokens.
 
     A length that the user asked for is kept or refused; the model's own is lowered to what fits, and said so.

@@ -37,11 +37,11 @@ class BlockPool:
         """Take a block for new content. The caller has checked `num_free`."""
         block = self._free.pop_first()
         if block.key is not None:
-            self.forget(block)
+            self.evict_block(block)
         block.ref_count = 1
         return block
 
-    def share(self, block: Block) -> None:
+    def touch(self, block: Block) -> None:
         """Hold a block for one more request table."""
         if block.ref_count == 0:
             self._free.remove(block)
@@ -61,20 +61,20 @@ class BlockPool:
                 else:
                     self._free.append(block)
 
-    def remember(self, block: Block, key: BlockKey, group: int) -> Block:
+    def cache_block(self, block: Block, key: BlockKey, group: int) -> Block:
         """Make `block` findable under `key`, unless another block is. Returns the one that is."""
         found = self.prefix_maps[group].setdefault(key, block)
         if found is block:
             block.key, block.group = key, group
         return found
 
-    def forget(self, block: Block) -> None:
+    def evict_block(self, block: Block) -> None:
         """Take `block` out of the prefix map."""
         if block.key is not None:
             del self.prefix_maps[block.group][block.key]
             block.key, block.group = None, -1
 
-    def forget_all(self) -> None:
+    def evict_all(self) -> None:
         """Empty the prefix map; running requests keep their blocks."""
         for prefix_map in self.prefix_maps:
             for block in prefix_map.values():

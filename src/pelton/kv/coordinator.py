@@ -32,9 +32,9 @@ class _RequestBlocks:
         "extras",
         "keys",
         "last_step",
+        "num_admitted_tokens",
         "num_blocks",
-        "num_promised_tokens",
-        "num_remembered",
+        "num_cached_blocks",
         "num_reserved",
         "num_slid",
         "tables",
@@ -51,9 +51,9 @@ class _RequestBlocks:
         """Length of every table."""
         self.num_slid = [0] * num_groups
         """Leading blocks of each table that slid out of its window."""
-        self.num_remembered = 0
+        self.num_cached_blocks = 0
         """Leading full blocks that have been entered in the prefix map (or found there)."""
-        self.num_promised_tokens = 0
+        self.num_admitted_tokens = 0
         """Tokens that were known when it was admitted: blocks for them are reserved."""
         self.num_reserved = 0
         """Blocks that those tokens still need: admission of others leaves them alone."""
@@ -98,7 +98,7 @@ class KVCacheCoordinator:
         self._step = 0
         self._last_ended_step = 0
         self._pending_release: dict[int, list[Block]] = {}
-        self._remembered_by_step: dict[int, list[Block]] = {}
+        self._cached_by_step: dict[int, list[Block]] = {}
 
     # ---------------------------------------------------------------------------------------------- steps
 
@@ -114,13 +114,13 @@ class KVCacheCoordinator:
         self._last_ended_step = step_id
         if failed:
             self.withdraw(step_id)
-        self._remembered_by_step.pop(step_id, None)
+        self._cached_by_step.pop(step_id, None)
         self.pool.release(self._pending_release.pop(step_id, ()))
 
     def withdraw(self, step_id: int) -> None:
         """Nobody may find what this step was to fill."""
-        for block in self._remembered_by_step.pop(step_id, ()):
-            self.pool.forget(block)
+        for block in self._cached_by_step.pop(step_id, ()):
+            self.pool.evict_block(block)
 
     @property
     def has_pending_release(self) -> bool:
@@ -199,13 +199,13 @@ class KVCacheCoordinator:
             return None
         state = self._state(request)
         for block in shared:
-            self.pool.share(block)
+            self.pool.touch(block)
         num_hit_blocks = hit.num_tokens // self.block_size
         for group, table in enumerate(hit.tables):
             state.tables[group] = table
             state.num_slid[group] = self._managers[group].first_needed_block(hit.num_tokens)
-        state.num_blocks = state.num_remembered = num_hit_blocks
-        state.num_promised_tokens = len(request.token_ids)
+        state.num_blocks = state.num_cached_blocks = num_hit_blocks
+        state.num_admitted_tokens = len(request.token_ids)
         self.num_prefix_queries += len(request.token_ids)
         self.num_prefix_hits += hit.num_tokens
         block_ids = [[block.id for block in table] for table in hit.tables]
@@ -223,7 +223,7 @@ class KVCacheCoordinator:
         state = self._requests[request.id]
         end = request.num_computed_tokens + num_new_tokens
         if end <= state.num_blocks * self.block_size and (
-            end < (state.num_remembered + 1) * self.block_size or not self._enable_prefix_caching
+            end < (state.num_cached_blocks + 1) * self.block_size or not self._enable_prefix_caching
         ):
             state.last_step = self._step
             return NO_BLOCKS
@@ -246,7 +246,7 @@ class KVCacheCoordinator:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; running requests are not affected."""
-        self.pool.forget_all()
+        self.pool.evict_all()
 
     # --------------------------------------------------------------------------------------------- health
 
@@ -277,9 +277,9 @@ class KVCacheCoordinator:
     def _reserve(self, state: _RequestBlocks) -> None:
         """Bring the request's reservation up to date with the blocks it holds."""
         still_needed = 0
-        if state.num_blocks * self.block_size < state.num_promised_tokens:
+        if state.num_blocks * self.block_size < state.num_admitted_tokens:
             for manager, num_slid in zip(self._managers, state.num_slid, strict=True):
-                most = manager.most_blocks_held(state.num_promised_tokens, self._longest_chunk)
+                most = manager.most_blocks_held(state.num_admitted_tokens, self._longest_chunk)
                 still_needed += max(0, most - (state.num_blocks - num_slid))
         self._num_reserved += still_needed - state.num_reserved
         state.num_reserved = still_needed
@@ -321,23 +321,23 @@ class KVCacheCoordinator:
             self._reserve(state)
         state.last_step = self._step
         if self._enable_prefix_caching:
-            self._remember(state, request, end)
+            self._cache_full_blocks(state, request, end)
         return block_ids
 
-    def _remember(self, state: _RequestBlocks, request: Request, end: int) -> None:
+    def _cache_full_blocks(self, state: _RequestBlocks, request: Request, end: int) -> None:
         num_full = min(end, len(request.token_ids)) // self.block_size
-        if num_full <= state.num_remembered:
+        if num_full <= state.num_cached_blocks:
             return
-        remembered = self._remembered_by_step.setdefault(self._step, [])
-        for index in range(state.num_remembered, num_full):
+        cached = self._cached_by_step.setdefault(self._step, [])
+        for index in range(state.num_cached_blocks, num_full):
             self._extend_keys(state, request, index + 1)
             for group, table in enumerate(state.tables):
                 block = table[index]
                 if block is self.pool.null_block:
                     continue
-                found = self.pool.remember(block, state.keys[index], group)
+                found = self.pool.cache_block(block, state.keys[index], group)
                 if found is block:
-                    remembered.append(block)
+                    cached.append(block)
                 elif found.key is not None:
                     state.keys[index] = found.key
-        state.num_remembered = num_full
+        state.num_cached_blocks = num_full

@@ -104,23 +104,24 @@ def open_checkpoint(model: str) -> Checkpoint:
     if model in aliases:
         return GGUFCheckpoint(aliases[model].locate())
     try:
-        return _open_path(Path(model).expanduser())
-    except FileNotFoundError:
-        raise ValueError(
-            f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, "
-            "or a folder with config.json and safetensors"
-        ) from None
-    except (OSError, RuntimeError) as error:
-        # RuntimeError: `~name` of a user that does not exist.
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"the model {model!r} cannot be read: {reason}") from None
+        path = Path(model).expanduser()
+    except RuntimeError as error:
+        # `~name/...`, and there is no such user.
+        raise ValueError(f"there is no model {model!r}: {error}") from None
+    try:
+        if path.is_dir():
+            return SafetensorsCheckpoint(path)
+        if path.is_file():
+            return _open_file(path)
+    except OSError as error:
+        raise ValueError(f"the model {model!r} cannot be read: {error.strerror}") from None
+    raise ValueError(
+        f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, "
+        "or a folder with config.json and safetensors"
+    )
 
 
-def _open_path(path: Path) -> Checkpoint:
-    if path.is_dir():
-        return SafetensorsCheckpoint(path)
-    if not path.is_file():
-        raise FileNotFoundError
+def _open_file(path: Path) -> GGUFCheckpoint:
     if path.suffix in _PICKLES:
         raise ValueError(f"{path} is {_PICKLE_REMEDY}")
     if path.suffix == ".safetensors":

@@ -78,7 +78,7 @@ class Scheduler:
             else:
                 self.waiting.remove(request)
             request.status = status
-        self._let_go(ended)
+        self._release_finished(ended)
         return ended
 
     @property
@@ -231,7 +231,7 @@ class Scheduler:
             outputs.append(output)
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
-            self._let_go(finished)
+            self._release_finished(finished)
         return outputs
 
     def fail_step(self, message: str) -> list[EngineCoreOutput]:
@@ -282,7 +282,7 @@ class Scheduler:
         self._dropped = told + self._dropped
         return list(concerned.values())
 
-    def _let_go(self, finished: list[Request]) -> None:
+    def _release_finished(self, finished: list[Request]) -> None:
         """Forget requests that have finished. If their blocks cannot be freed, they still count as ours, so that
         whoever deals with the damage tells their users."""
         for request in finished:

@@ -24,7 +24,7 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         if not request.sort_key:
             arrival = next(self._arrivals)
-            request.sort_key = (request.priority, request.arrival, arrival) if self._by_priority else (arrival,)
+            request.sort_key = (request.priority, request.arrival_time, arrival) if self._by_priority else (arrival,)
         heapq.heappush(self._heap, (request.sort_key, request))
         self._live[request.id] = request
 

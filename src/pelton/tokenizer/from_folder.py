@@ -7,6 +7,7 @@ from typing import Any
 import tokenizers
 
 from pelton.loader.text_files import read_json, read_text
+from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.tokenizer import Tokenizer
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -19,11 +20,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     if not path.exists():
         raise ValueError(f"{folder} has no tokenizer.json, which Pelton needs for text")
     text = read_text(path, _MAX_TOKENIZER_BYTES)
-    try:
+    with backend_errors(f"{path} is not a usable tokenizer"):
         backend = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:
-        # The library raises bare Exception.
-        raise ValueError(f"{path} is not a usable tokenizer: {error}") from None
     # Training leaves these behind; prompts are never cut or filled up.
     backend.no_truncation()
     backend.no_padding()
@@ -83,11 +81,8 @@ def _adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_
         raise ValueError("add_eos_token is true, and Pelton never ends a prompt")
     if (stated := config.get("add_bos_token")) is not None:
         return bool(stated)
-    try:
+    with backend_errors("tokenizer.json cannot encode an empty text"):
         around: list[str] = backend.encode("", add_special_tokens=True).tokens
-    except Exception as error:
-        # The library raises bare Exception.
-        raise ValueError(f"tokenizer.json cannot encode an empty text: {error}") from None
     if around and around != [special_tokens.get("bos_token")]:
         raise ValueError(f"tokenizer.json puts {' '.join(around)} around a text, not only bos_token first")
     return bool(around)

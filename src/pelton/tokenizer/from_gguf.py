@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from pelton.loader.gguf import MetadataValue
+from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.tokenizer import Tokenizer
 
 _PREFIX = "tokenizer.ggml."
@@ -78,11 +79,8 @@ def _backend(entries: Mapping[str, MetadataValue], tokens: Sequence[str]) -> tok
     if len(vocabulary) < len(tokens):
         raise ValueError(f"{_PREFIX}tokens holds {len(tokens) - len(vocabulary)} tokens twice")
     pairs = (merge.partition(" ") for merge in _strings(entries, "merges"))
-    try:
+    with backend_errors(f"{_PREFIX}merges does not fit the vocabulary"):
         backend = tokenizers.Tokenizer(models.BPE(vocabulary, [(left, right) for left, _, right in pairs]))
-    except Exception as error:
-        # The library raises bare Exception and TypeError.
-        raise ValueError(f"{_PREFIX}merges does not fit the vocabulary: {error}") from None
     backend.pre_tokenizer = _PRE_TOKENIZERS[str(entries["pre"])]()
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens(_added_tokens(entries, tokens))

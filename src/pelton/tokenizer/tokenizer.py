@@ -7,6 +7,7 @@ from typing import Any
 
 import tokenizers
 
+from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.chat_template import ChatTemplate
 from pelton.tokenizer.detokenizer import (
     ByteLevelDetokenizer,
@@ -61,7 +62,7 @@ class Tokenizer:
         `add_special_tokens`: put the beginning-of-sequence token first, if the model wants one and the text
         does not begin with it. Bytes that the vocabulary lacks have no tokens (SmolLM2 lacks some control
         characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode, or that the
-        vocabulary has no tokens for where it must have them.
+        vocabulary has neither tokens nor an unknown token for.
         """
         try:
             text.encode()
@@ -70,11 +71,8 @@ class Tokenizer:
                 f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at position {error.start}, "
                 "which is not valid Unicode"
             ) from None
-        try:
+        with backend_errors("the tokenizer cannot encode this text"):
             token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        except Exception as error:
-            # The library raises bare Exception, such as for a vocabulary without its unknown token.
-            raise ValueError(f"the tokenizer cannot encode this text: {error}") from None
         if add_special_tokens and self._prefix and token_ids[:1] != self._prefix:
             return self._prefix + token_ids
         return token_ids

@@ -8,7 +8,7 @@ PLACES = {
     "planning, before the step counts": ("scheduler", "_schedule_waiting", False),
     "planning, after blocks were given": ("scheduler", "_schedule_waiting", True),
     "giving blocks": ("kv", "admit", True),
-    "taking results": ("scheduler", "_let_go", True),
+    "taking results": ("scheduler", "_release_finished", True),
     "running the model": ("worker", "execute", False),
     "after the model wrote": ("worker", "execute", True),
 }

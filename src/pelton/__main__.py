@@ -1,0 +1,7 @@
+"""`python -m pelton` is the `pelton` command."""
+
+import sys
+
+from pelton.cli.main import main
+
+sys.exit(main())
