@@ -326,5 +326,5 @@ def test_threads_take_turns(llm):
 def test_the_prompt_that_is_wrong_is_named(llm):
     with pytest.raises(ValueError, match="prompt 1: the prompt is empty"):
         llm.generate(["a", "", "b"], GREEDY, use_tqdm=False)
-    with pytest.raises(ValueError, match="^the prompt is empty"):
+    with pytest.raises(ValueError, match=r"^the prompt is empty"):
         llm.generate("", GREEDY, use_tqdm=False)
