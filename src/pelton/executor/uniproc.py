@@ -11,7 +11,7 @@ from pelton.runner.worker import Worker
 class UniprocExecutor(Executor):
     """Runs every step to its end at `launch`; `collect` hands out what came of it.
 
-    A step without a result was interrupted, or did not run since an earlier one had failed.
+    A step without a result did not run, since an earlier one had failed.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -30,6 +30,7 @@ class UniprocExecutor(Executor):
     def launch(self, step: SchedulerOutput) -> None:
         if any(isinstance(result, Exception) for result in self._results.values()):
             return
+        self._results[step.step_id] = RuntimeError("the step was interrupted")  # unless it comes to its end
         try:
             self._results[step.step_id] = self._worker.execute(step)
         except Exception as error:  # kept for `collect`, whose step it belongs to
@@ -38,7 +39,7 @@ class UniprocExecutor(Executor):
     def collect(self, step_id: int) -> ModelRunnerOutput:
         result = self._results.pop(step_id, None)
         if result is None:
-            raise RuntimeError("the step was interrupted, or not run because an earlier one had failed")
+            raise RuntimeError("the step was not run: an earlier one had failed")
         if isinstance(result, Exception):
             raise result
         return result

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -46,7 +47,9 @@ class Interpreter:
         self._copy_inputs(inputs)
         index = 0
         try:
-            with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):  # whatever the caller has set
+            # Whatever the caller has set; check_finite says more than a warning.
+            warn: Literal["ignore", "warn"] = "ignore" if self.check_finite else "warn"
+            with np.errstate(divide=warn, over=warn, under="ignore", invalid=warn):
                 for index, call in enumerate(self._calls):
                     call()
                     if self.check_finite:
