@@ -49,7 +49,7 @@ def assert_collects(executor: UniprocExecutor, *step_ids: int) -> None:
 
 def assert_not_run(executor: UniprocExecutor, *step_ids: int) -> None:
     for step_id in step_ids:
-        with pytest.raises(RuntimeError, match="the step was (interrupted|not run)"):
+        with pytest.raises(RuntimeError, match=r"the step was (interrupted|not run)"):
             executor.collect(step_id)
 
 
