@@ -169,6 +169,8 @@ class KVCacheCoordinator:
                 if block is not None and block.key is not None:
                     # Go on with the chain in the map: keys then compare by identity, not block by block.
                     state.keys[index] = block.key
+                    if index + 1 < len(state.keys):
+                        state.keys[index + 1].parent = block.key
                 elif manager.needs_every_block:
                     return [blocks[:index] for blocks in candidates]
         return candidates
