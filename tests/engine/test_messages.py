@@ -94,7 +94,7 @@ def test_a_whole_run_over_the_wire(monkeypatch, num_groups):
         engine.add(str(number), [number, *range(9)], 12, priority=-number, salt="é" * number or None)
     outputs = []
     while engine.core.has_work:
-        outputs += map(there_and_back, engine.core.step())
+        outputs += there_and_back(engine.core.step()).outputs
     for output in outputs:
         engine.tokens[output.request_id] += output.new_token_ids
         if output.finish_reason is not None:

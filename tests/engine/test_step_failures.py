@@ -37,7 +37,7 @@ def test_the_requests_of_a_failing_step_end_with_an_error(monkeypatch, caplog, n
     engine.worker.failing_steps = {2}
     outputs = []
     while engine.core.has_work:
-        outputs += engine.core.step()
+        outputs += engine.core.step().outputs
     ends = {output.request_id: output for output in outputs if output.finish_reason is not None}
     for name in ("a", "b"):
         assert ends[name].finish_reason == "error"
@@ -244,7 +244,7 @@ def test_a_request_that_nothing_can_run_for_ends(monkeypatch):
     engine = FakeEngine(monkeypatch)
     hide_the_free_blocks(engine)
     engine.add("a", PROMPT, 2)
-    outputs = engine.core.step()
+    outputs = engine.core.step().outputs
     assert [output.finish_reason for output in outputs] == ["error"]
     assert "send the request again" in outputs[0].stop_reason
     assert engine.core.scheduler.requests == {}

@@ -249,7 +249,7 @@ class FakeEngine:
         self.tokens[request_id] = []
 
     def step(self) -> None:
-        for output in self.core.step():
+        for output in self.core.step().outputs:
             self.tokens[output.request_id] += output.new_token_ids
             self.num_cached[output.request_id] = output.num_cached_tokens
             if output.finish_reason is not None:

@@ -90,3 +90,26 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     """The stop token, or the error's message."""
     logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int = 0
+
+
+class EngineStats(msgspec.Struct, array_like=True, gc=False):
+    """The state of an engine core after a step. Counters count since its start."""
+
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+    """Share of the blocks that requests hold, 0 to 1."""
+    num_preemptions: int
+    num_prefix_queries: int
+    """Tokens looked up in the prefix cache, at admissions."""
+    num_prefix_hits: int
+    """Tokens found there."""
+    num_integrity_failures: int
+    """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
+
+
+class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):
+    """Engine core to front end: what one step brought."""
+
+    outputs: list[EngineCoreOutput]
+    stats: EngineStats

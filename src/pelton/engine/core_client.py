@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
+from pelton.core.messages import EngineCoreOutputs, EngineCoreRequest
 from pelton.engine.engine_core import EngineCore
 
 
@@ -19,7 +19,7 @@ class EngineCoreClient(ABC):
         """End requests; ids that are unknown or finished are ignored."""
 
     @abstractmethod
-    def get_outputs(self) -> list[EngineCoreOutput]:
+    def get_outputs(self) -> EngineCoreOutputs:
         """The outputs of the next step."""
 
     @property
@@ -48,7 +48,7 @@ class InprocClient(EngineCoreClient):
     def abort_requests(self, request_ids: Collection[str]) -> None:
         self._core.abort_requests(request_ids)
 
-    def get_outputs(self) -> list[EngineCoreOutput]:
+    def get_outputs(self) -> EngineCoreOutputs:
         return self._core.step()
 
     @property

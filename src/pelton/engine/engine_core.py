@@ -6,7 +6,7 @@ from logging import getLogger
 
 from pelton import envs
 from pelton.config import EngineArgs
-from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
+from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineStats
 from pelton.core.request import Request, RequestStatus
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.executor import Executor
@@ -64,7 +64,7 @@ class EngineCore:
             self._check_when_idle()
         self._outputs = [output for output in self._outputs if output.request_id not in request_ids]
 
-    def step(self) -> list[EngineCoreOutput]:
+    def step(self) -> EngineCoreOutputs:
         """Schedule and launch a step if there is room for one, collect the oldest in flight, apply its results.
 
         A step that fails ends its own requests with an error, and only those.
@@ -74,7 +74,19 @@ class EngineCore:
             with self._changing():
                 self._check_when_idle()
         outputs, self._outputs = self._outputs, []
-        return outputs
+        return EngineCoreOutputs(outputs, self.stats)
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            kv_cache_usage=self.kv.usage,
+            num_preemptions=self.scheduler.num_preemptions,
+            num_prefix_queries=self.kv.num_prefix_queries,
+            num_prefix_hits=self.kv.num_prefix_hits,
+            num_integrity_failures=self.num_integrity_failures,
+        )
 
     @property
     def has_work(self) -> bool:

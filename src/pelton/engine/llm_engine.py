@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from logging import getLogger
 
 from pelton.config import EngineArgs
+from pelton.core.messages import EngineStats
 from pelton.core.outputs import RequestOutput
 from pelton.engine.core_client import EngineCoreClient, InprocClient
 from pelton.engine.engine_core import EngineCore
@@ -31,6 +32,8 @@ class LLMEngine:
         tokenizer: Tokenizer,
     ) -> None:
         self.tokenizer = tokenizer
+        self.stats: EngineStats | None = None
+        """The core's state after the last step."""
         self._client = client
         self._input_processor = input_processor
         self._output_processor = output_processor
@@ -93,7 +96,9 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
-        processed = self._output_processor.process(self._client.get_outputs())
+        core_outputs = self._client.get_outputs()
+        self.stats = core_outputs.stats
+        processed = self._output_processor.process(core_outputs.outputs)
         if processed.aborts:
             self._client.abort_requests(processed.aborts)
         if len(self._output_processor) and not self._client.has_work:

@@ -252,6 +252,11 @@ class KVCacheCoordinator:
 
     # --------------------------------------------------------------------------------------------- health
 
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that requests hold, 0 to 1."""
+        return 1.0 - self.pool.num_free / self.pool.num_usable
+
     def integrity_problems(self) -> list[str]:
         """Every broken invariant of pool, prefix map and tables, in words; empty when all is well."""
         holders = [block for state in self._requests.values() for table in state.tables for block in table]
