@@ -117,7 +117,7 @@ def open_checkpoint(model: str) -> Checkpoint:
         raise ValueError(f"the model {model!r} cannot be read: {error.strerror}") from None
     raise ValueError(
         f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, "
-        "or a folder with config.json and safetensors"
+        "or a folder with config.json, safetensors and tokenizer.json (models are never downloaded)"
     )
 
 
