@@ -1,6 +1,6 @@
 """`LLM`: offline generation in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -84,21 +84,33 @@ class LLM:
         self.llm_engine.shutdown()
 
     def _run(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
-        outputs: dict[str, RequestOutput] = {}
+        if not use_tqdm:
+            # Not even a disabled bar: its global lock stays taken if an interrupt falls into it.
+            return self._collect(lambda output: None)
         num_input_tokens = num_output_tokens = 0
-        with tqdm(total=num_requests, desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True) as bar:
-            while self.llm_engine.num_unfinished_requests:
-                for output in self.llm_engine.step():
-                    outputs[output.request_id] = output
-                    num_input_tokens += len(output.prompt_token_ids)
-                    num_output_tokens += len(output.outputs[0].token_ids)
-                    seconds = max(bar.format_dict["elapsed"], 1e-9)
-                    bar.set_postfix_str(
-                        f"input {num_input_tokens / seconds:.1f} tokens/s, "
-                        f"output {num_output_tokens / seconds:.1f} tokens/s",
-                        refresh=False,
-                    )
-                    bar.update()
+        with tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True) as bar:
+
+            def show(output: RequestOutput) -> None:
+                nonlocal num_input_tokens, num_output_tokens
+                num_input_tokens += len(output.prompt_token_ids)
+                num_output_tokens += len(output.outputs[0].token_ids)
+                seconds = max(bar.format_dict["elapsed"], 1e-9)
+                bar.set_postfix_str(
+                    f"input {num_input_tokens / seconds:.1f} tokens/s, "
+                    f"output {num_output_tokens / seconds:.1f} tokens/s",
+                    refresh=False,
+                )
+                bar.update()
+
+            return self._collect(show)
+
+    def _collect(self, show: Callable[[RequestOutput], None]) -> dict[str, RequestOutput]:
+        """Run until no request is left. Returns final outputs by request id."""
+        outputs: dict[str, RequestOutput] = {}
+        while self.llm_engine.num_unfinished_requests:
+            for output in self.llm_engine.step():
+                outputs[output.request_id] = output
+                show(output)
         return outputs
 
 
