@@ -9,7 +9,7 @@ import msgspec
 SEED_LIMIT = 2**64
 """Seeds are unsigned 64-bit integers: they key the counter-based random numbers of the sampler."""
 
-_INTEGER_LIMIT = 2**63
+INTEGER_LIMIT = 2**63
 """Messages between processes carry integers of 64 bits."""
 
 
@@ -81,7 +81,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         for string in self.stop_strings:
             if not isinstance(string, str) or not string:
                 raise ValueError(f"stop must hold non-empty strings, got {string!r}")
-            if not string.isascii() and any("\ud800" <= char <= "\udfff" for char in string):
+            if has_lone_surrogate(string):
                 raise ValueError(f"stop must hold valid Unicode without lone surrogates, got {string!r}")
         if self.stop_token_ids is not None:
             if not isinstance(self.stop_token_ids, list | tuple):
@@ -101,6 +101,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.temperature == 0.0
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text is not valid Unicode, so that no message can carry it."""
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def _float(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {value!r}")
@@ -113,7 +118,7 @@ def _float(name: str, value: Any) -> float:
     return number
 
 
-def _integer(name: str, value: Any, *, low: int, high: int = _INTEGER_LIMIT - 1) -> None:
+def _integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT - 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < low:

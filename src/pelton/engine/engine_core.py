@@ -6,7 +6,13 @@ from logging import getLogger
 
 from pelton import envs
 from pelton.config import EngineArgs
-from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineStats
+from pelton.core.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineStats,
+    ModelRunnerOutput,
+)
 from pelton.core.request import Request, RequestStatus
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.executor import Executor
@@ -71,8 +77,6 @@ class EngineCore:
         """
         if not self._launch_next():
             self._collect_oldest()
-            with self._changing():
-                self._check_when_idle()
         outputs, self._outputs = self._outputs, []
         return EngineCoreOutputs(outputs, self.stats)
 
@@ -114,20 +118,23 @@ class EngineCore:
         return self.scheduler.num_steps_in_flight < self._num_steps_in_flight
 
     def _collect_oldest(self) -> None:
-        if not self.scheduler.num_steps_in_flight:
-            with self._changing():
-                if self.scheduler.has_requests:
-                    raise AssertionError("requests wait, nothing runs, and none of them can be admitted")
-            return
-        try:
-            results = self._executor.collect(self.scheduler.oldest_step_in_flight)
-        except Exception as error:  # whatever went wrong in a step must not end the others
-            logger.exception("a step failed; its requests end with an error")
-            with self._changing():
-                self._outputs += self.scheduler.fail_step(f"{type(error).__name__}: {error}")
-        else:
-            with self._changing():
+        """Wait for the oldest step in flight, if there is one, and apply what came of it."""
+        results: ModelRunnerOutput | None = None
+        failure = ""
+        if self.scheduler.num_steps_in_flight:
+            try:
+                results = self._executor.collect(self.scheduler.oldest_step_in_flight)
+            except Exception as error:  # whatever went wrong in a step must not end the others
+                logger.exception("a step failed; its requests end with an error")
+                failure = f"{type(error).__name__}: {error}"
+        with self._changing():
+            if failure:
+                self._outputs += self.scheduler.fail_step(failure)
+            elif results is not None:
                 self._outputs += self.scheduler.update(results)
+            elif self.scheduler.has_requests:
+                raise AssertionError("requests wait, nothing runs, and none of them can be admitted")
+            self._check_when_idle()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -11,11 +11,8 @@ import msgspec
 
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
-from pelton.sampling_params import SEED_LIMIT, SamplingParams
+from pelton.sampling_params import INTEGER_LIMIT, SEED_LIMIT, SamplingParams, has_lone_surrogate
 from pelton.tokenizer import Tokenizer
-
-PRIORITY_LIMIT = 2**63
-"""Messages between processes carry integers of 64 bits."""
 
 
 class TextPrompt(TypedDict, total=False):
@@ -75,7 +72,7 @@ class InputProcessor:
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ValueError(f"priority must be an integer, got {priority!r}")
-        if not -PRIORITY_LIMIT <= priority < PRIORITY_LIMIT:
+        if not -INTEGER_LIMIT <= priority < INTEGER_LIMIT:
             raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
         if priority and not self._has_priorities:
             raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
@@ -121,7 +118,7 @@ class InputProcessor:
         salt = prompt.get("cache_salt")
         if salt is not None and (not isinstance(salt, str) or not salt):
             raise ValueError(f"cache_salt must be a non-empty string, got {salt!r}")
-        if salt is not None and any("\ud800" <= char <= "\udfff" for char in salt):
+        if salt is not None and has_lone_surrogate(salt):
             raise ValueError(f"cache_salt must be valid Unicode without lone surrogates, got {salt!r}")
         if "prompt" not in prompt:
             return None, prompt["prompt_token_ids"], salt

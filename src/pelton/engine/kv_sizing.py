@@ -5,6 +5,7 @@ from logging import getLogger
 
 from pelton.config import EngineArgs
 from pelton.core.kv_spec import KVCacheGroup
+from pelton.kv.managers import blocks_for
 
 logger = getLogger(__name__)
 
@@ -33,12 +34,12 @@ def size_kv_cache(args: EngineArgs, groups: Sequence[KVCacheGroup], available_by
     if asked is not None:
         _check_available("kv_cache_memory_bytes", asked, asked, available_bytes)
     num_bytes = asked or min(int(DEFAULT_SHARE * available_bytes), DEFAULT_MAX_BYTES)
-    per_request = -(-max_model_len // args.cache.block_size) * len(groups)
+    per_request = blocks_for(max_model_len, args.cache.block_size) * len(groups)
     num_blocks = min(num_bytes // per_block, args.scheduler.max_num_seqs * per_request + 1)
     if num_blocks < 2:
         raise ValueError(
             f"{num_bytes} bytes hold {num_blocks} KV-cache blocks of {per_block} bytes, at least 2 are needed; "
-            f"raise kv_cache_memory_bytes"
+            "raise kv_cache_memory_bytes"
         )
     logger.info(
         "KV cache: %d blocks of %d tokens, up to %.2f GB",

@@ -79,7 +79,8 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     names = WeightNames(checkpoint.config, checkpoint.format)
     _check(parameters, checkpoint, names)
     num_bytes = 0
-    for name, parameter in tqdm(parameters.items(), desc="Loading weights", disable=not progress):
+    items = parameters.items()
+    for name, parameter in tqdm(items, desc="Loading weights") if progress else items:
         array = checkpoint.read(names.foreign(name))
         num_heads = names.num_interleaved_heads(name)
         if num_heads is not None:
