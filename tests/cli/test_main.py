@@ -1,5 +1,6 @@
 """The `pelton` command as a process: exit statuses, streams, and what help costs."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def test_help_does_without_the_engine():
         "from pelton.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'numpy', 'tokenizers', 'jinja2', 'tqdm', 'pelton.llm', 'pelton.engine'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'tokenizers', 'huggingface_hub', 'jinja2', 'tqdm', 'pelton.llm', 'pelton.engine'}\n"
+        "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
@@ -87,17 +89,22 @@ def test_mistakes_on_the_command_line(capsys, arguments, words):
 def test_a_process_streams_to_standard_output():
     done = pelton(*generate("Hello", "The sun"))
     assert done.returncode == 0
-    assert "output tokens in" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Warning" not in done.stderr
     assert done.stdout.endswith("\n")
+    loaded, cache, figures = done.stderr.splitlines()
+    assert tiny_llama() in loaded
+    assert cache.startswith("KV cache: ")
+    assert "output tokens in" in figures
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["generate", "--model", "no-such-model", "Hi"], "no-such-model"),
-        (["generate", "--model", "", "Hi"], "model must be an alias or a path"),
+        (["generate", "--model", "", "Hi"], "model must be an alias, a path or a hub id"),
+        (
+            ["generate", "--max-tokens", "1", "--revision", "v1", "Hi"],
+            "revision is 'v1', but the model 'smollm2' is an alias",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(arguments, words):
@@ -131,6 +138,19 @@ def test_a_reader_that_has_gone():
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_what_pelton_logs_is_shown_once_and_nothing_else(monkeypatch, capsys):
+    def log(options):
+        for name in ("pelton.loader", "pelton", "httpx", "huggingface_hub"):
+            logging.getLogger(name).info("%s says", name)
+        logging.getLogger("pelton").debug("in detail")
+        return 0
+
+    monkeypatch.setattr("pelton.cli.generate.run", log)
+    for _ in range(2):
+        assert main(["generate", "Hi"]) == 0
+        assert capsys.readouterr() == ("", "pelton.loader says\npelton says\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("model must be something else")])

@@ -12,6 +12,11 @@ REFUSED = [
     ("model", ""),
     ("model", None),
     ("model", 5),
+    ("revision", ""),
+    ("revision", 5),
+    ("revision", "/main"),
+    ("revision", "../main"),
+    ("revision", "a branch"),
     ("max_model_len", 0),
     ("max_model_len", "64"),
     ("max_model_len", 64.0),
@@ -55,7 +60,9 @@ def test_contradictory_values_are_refused_by_name():
 
 
 def test_unknown_names_are_refused_by_name():
-    with pytest.raises(ValueError, match="unknown engine argument max_model_length, typo; there are model, max_model"):
+    with pytest.raises(
+        ValueError, match="unknown engine argument max_model_length, typo; there are model, revision, max_model"
+    ):
         EngineArgs.create(typo=1, max_model_length=64, block_size=16)
 
 
@@ -72,6 +79,7 @@ def test_configuration_is_frozen():
 
 GIVEN = {
     "model": "some/folder",
+    "revision": "refs/pr/2",
     "max_model_len": 64,
     "max_logprobs": 7,
     "block_size": 8,

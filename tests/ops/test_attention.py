@@ -23,7 +23,7 @@ def run(
     out = np.empty_like(q)
     table = np.array([block_ids], np.int32)
     bounds, lens = np.array([0, len(q)], np.int32), np.array([seq_len], np.int32)
-    attention(q, cache, table, bounds, lens, D**-0.5, window, out)
+    attention(q, cache, table, bounds, lens, D**-0.5, window, None, out)
     return out
 
 
@@ -113,7 +113,7 @@ def test_keys_and_values_are_never_gathered(n: int, share: float) -> None:
     bounds, lens = np.array([0, n], np.int32), np.array([seq_len], np.int32)
     tracemalloc.start()
     try:
-        attention(q, cache, table, bounds, lens, head_size**-0.5, None, out)
+        attention(q, cache, table, bounds, lens, head_size**-0.5, None, None, out)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -68,7 +68,7 @@ def test_an_error_names_its_launch() -> None:
     interpreter = Interpreter(record(), {T: 9, L: 4})
     with pytest.raises(IndexError) as caught:
         interpreter.run({T: 1, L: 1}, {"token_ids": np.array([10], np.int32), "rows": np.zeros(1, np.int32)})
-    assert caught.value.__notes__ == ["in test, launch 0: %1 x[T, 4] = embed(%0, table[10, 4])"]
+    assert caught.value.__notes__ == ["in test, launch 0: %1 x[T, 4] = embed(%0, table[10, 4], scale=1.0)"]
 
 
 def test_check_finite_names_the_first_value() -> None:

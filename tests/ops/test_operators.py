@@ -25,30 +25,46 @@ def exact(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array).double()
 
 
-def embed(token_ids: Any, table: Any) -> list[Any]:
-    return [[table[i] for i in token_ids.tolist()]]
+def embed(token_ids: Any, table: Any, scale: float) -> list[Any]:
+    return [[table[i] * np.float32(scale) for i in token_ids.tolist()]]
 
 
-def rms_norm(x: Any, weight: Any, eps: float) -> list[Any]:
-    return [torch.nn.functional.rms_norm(exact(x), weight.shape, exact(weight), eps)]
+def rms_norm(x: Any, weight: Any, eps: float, residual: Any) -> list[Any]:
+    normed = torch.nn.functional.rms_norm(exact(x), weight.shape, exact(weight), eps)
+    return [normed if residual is None else normed + exact(residual)]
 
 
 def linear(x: Any, weight: Any, residual: Any) -> list[Any]:
     y = torch.einsum("tk,nk->tn", exact(x), exact(weight.array))
+    if weight.bias is not None:
+        y += exact(weight.bias)
     return [y if residual is None else y + exact(residual)]
 
 
-def gated_activation(gate_up: Any) -> list[Any]:
+def gated_activation(gate_up: Any, activation: str) -> list[Any]:
     gate, up = exact(gate_up).chunk(2, dim=-1)
+    if activation == "gelu_tanh":
+        return [torch.nn.functional.gelu(gate, approximate="tanh") * up]
     return [torch.nn.functional.silu(gate) * up]
 
 
-def rope_and_cache(qkv: Any, positions: Any, slots: Any, cos: Any, sin: Any, cache: Any) -> list[Any]:
+def rotary(positions: Any, frequencies: Any, factor: float) -> list[Any]:
+    angles = exact(positions.astype(np.float32)[:, None] * frequencies)  # rounded to float32, as told
+    return [torch.cos(angles) * factor, torch.sin(angles) * factor]
+
+
+def rope_and_cache(
+    qkv: Any, cos: Any, sin: Any, slots: Any, cache: Any, q_norm: Any, k_norm: Any, eps: float
+) -> list[Any]:
     """As complex numbers: dimension i is the real part, i + D / 2 the imaginary one."""
     k, d = cache.num_kv_heads, cache.head_size
     heads = exact(qkv).reshape(len(qkv), -1, d)
-    rotation = torch.complex(exact(cos), exact(sin))[positions][:, None]
-    turned = torch.complex(heads[..., : d // 2], heads[..., d // 2 :]) * rotation
+    straight = heads.clone()
+    if q_norm is not None:
+        straight[:, : -2 * k] = torch.nn.functional.rms_norm(heads[:, : -2 * k], (d,), exact(q_norm), eps)
+        straight[:, -2 * k : -k] = torch.nn.functional.rms_norm(heads[:, -2 * k : -k], (d,), exact(k_norm), eps)
+    rotation = torch.complex(exact(cos), exact(sin))[:, None]
+    turned = torch.complex(straight[..., : d // 2], straight[..., d // 2 :]) * rotation
     rotated = torch.cat([turned.real, turned.imag], dim=-1)
     for t, slot in enumerate(slots.tolist()):
         stored = cache.array[slot // cache.block_size, :, :, slot % cache.block_size]
@@ -59,7 +75,14 @@ def rope_and_cache(qkv: Any, positions: Any, slots: Any, cos: Any, sin: Any, cac
 
 
 def attention(
-    q: Any, cache: Any, table: Any, query_start: Any, seq_lens: Any, scale: float, window: int | None
+    q: Any,
+    cache: Any,
+    table: Any,
+    query_start: Any,
+    seq_lens: Any,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
 ) -> list[Any]:
     """Query by query, over gathered keys."""
     queries = exact(q).reshape(len(q), -1, cache.head_size)
@@ -74,13 +97,20 @@ def attention(
             blocks, offsets = table[r, seen // cache.block_size], seen % cache.block_size
             for h in range(queries.shape[1]):
                 keys, values = exact(cache.array[blocks, :, h // group, offsets]).unbind(1)
-                weights = torch.softmax(keys @ queries[t, h] * scale, dim=0)
+                scores = keys @ queries[t, h] * scale
+                if softcap is not None:
+                    scores = softcap * torch.tanh(scores / softcap)
+                weights = torch.softmax(scores, dim=0)
                 out[t, h] = weights @ values
     return [out.flatten(1)]
 
 
 def gather_rows(x: Any, rows: Any) -> list[Any]:
     return [[x[i] for i in rows.tolist()]]
+
+
+def softcap(x: Any, cap: float) -> list[Any]:
+    return [cap * torch.tanh(exact(x) / cap)]
 
 
 def sample(logits: Any, temperature: Any, top_k: Any, top_p: Any, seed: Any, choice: Any, position: Any) -> list[Any]:
@@ -134,9 +164,11 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
         rms_norm,
         linear,
         gated_activation,
+        rotary,
         rope_and_cache,
         attention,
         gather_rows,
+        softcap,
         sample,
         logprobs,
     )

@@ -16,7 +16,7 @@ def small_program() -> Program:
 def test_a_program_prints_itself() -> None:
     assert str(small_program()) == (
         "program small(%0 token_ids[T] int32)\n"
-        "  %1 x[T, 6] = embed(%0, table[10, 6])\n"
+        "  %1 x[T, 6] = embed(%0, table[10, 6], scale=1.0)\n"
         "  %2 normed[T, 6] = rms_norm(%1, weight[6], eps=1e-05)\n"
         "  %3 y[T, 6] = linear(%2, weight[6, 6] fp32, %1)\n"
         "  return y=%3"
@@ -45,14 +45,21 @@ def test_recording_names_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="two inputs are called 'x'"):
         op.input("x", (T, 4))
     with pytest.raises(ValueError, match="even number of columns"):
-        op.gated_activation(op.input("odd", (T, 3)))
+        op.gated_activation(op.input("odd", (T, 3)), "silu")
     with pytest.raises(ValueError, match="max_logprobs must be within 0 and V = 4, got 5"):
         op.logprobs(rows, op.input("i", (L,), "int32"), op.input("n", (L,), "int32"), 5)
     cache = KVCacheLayer("kv", num_kv_heads=3, block_size=16, head_size=4)
-    positions, slots = op.input("positions", (T,), "int32"), op.input("slots", (T,), "int64")
-    table = np.zeros((9, 2), np.float32)
+    angles, slots = op.input("angles", (T, 2)), op.input("slots", (T,), "int64")
+    norms = {"q_norm": None, "k_norm": None, "eps": 1e-5}
     with pytest.raises(ValueError, match="4 columns, which do not fit the cache of kv"):
-        op.rope_and_cache(x, positions, slots, table, table, cache)
+        op.rope_and_cache(x, angles, angles, slots, cache, **norms)
+    qkv = op.input("qkv", (T, 36))
+    with pytest.raises(ValueError, match=r"cos must be float32 \[T, 2\], got float32 \[T, 4\]"):
+        op.rope_and_cache(qkv, x, x, slots, cache, **norms)
+    with pytest.raises(ValueError, match="q_norm and k_norm come together or not at all"):
+        op.rope_and_cache(qkv, angles, angles, slots, cache, **norms | {"q_norm": np.ones(4, np.float32)})
+    with pytest.raises(ValueError, match="activation must be one of silu, gelu_tanh, got 'relu'"):
+        op.gated_activation(x, "relu")
 
 
 def test_packing_copies_only_what_is_laid_out_otherwise() -> None:
@@ -61,3 +68,8 @@ def test_packing_copies_only_what_is_laid_out_otherwise() -> None:
     assert pack_linear(array.T).array.flags.c_contiguous
     with pytest.raises(ValueError, match="two dimensions"):
         pack_linear(array[0])
+    bias = np.zeros(3, np.float32)
+    assert pack_linear(array, bias).bias is bias
+    assert str(pack_linear(array, bias)) == "[3, 4] fp32 + bias"
+    with pytest.raises(ValueError, match=r"one element for each of 3 outputs, got shape \(4,\)"):
+        pack_linear(array, np.zeros(4, np.float32))

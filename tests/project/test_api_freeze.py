@@ -23,6 +23,7 @@ SAMPLING_PARAMETERS = [
 
 ENGINE_ARGUMENTS = [
     "model",
+    "revision",
     "max_model_len",
     "max_logprobs",
     "block_size",

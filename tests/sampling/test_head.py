@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from pelton.config import DecoderConfig
+from pelton.config import DecoderConfig, RopeConfig
 from pelton.ops import Interpreter, L, Recorder, T, Value
 from pelton.sampling import record_head
 
@@ -24,7 +24,9 @@ class Identity:
             num_kv_heads=1,
             head_size=2,
             rms_norm_eps=1e-5,
-            rope_theta=1e4,
+            rope=RopeConfig(1e4),
+            sliding_rope=RopeConfig(1e4),
+            attention_scale=1.0,
             max_position_embeddings=1,
             tie_word_embeddings=True,
             eos_token_ids=(0,),

@@ -1,6 +1,6 @@
 """Helpers around a real `LLM`: step traces, poisoned blocks, comparisons of outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -83,6 +83,34 @@ def assert_same_tokens(output: RequestOutput, reference: RequestOutput, name: st
     assert mine.text == theirs.text, name
     assert mine.finish_reason == theirs.finish_reason, name
     return len(theirs.token_ids)
+
+
+def assert_as_reference(
+    outputs: Mapping[str, RequestOutput], logprobs_of: Callable[[list[int], int], np.ndarray]
+) -> float:
+    """Greedy tokens and log probabilities, by induction: given the same tokens before, the reference chooses the same.
+
+    `logprobs_of(token_ids, n)`: the reference's log probabilities [n, V] of what follows each of the last n tokens.
+    Near ties may not keep more than a few tokens from being compared. Returns the largest difference of a logprob.
+    """
+    largest, num_compared, num_tokens = 0.0, 0, 0
+    for name, output in outputs.items():
+        completion = output.outputs[0]
+        assert completion.finish_reason in ("length", "stop"), f"{name}: {completion.stop_reason}"
+        num_tokens += len(completion.token_ids)
+        expected = logprobs_of(output.prompt_token_ids + completion.token_ids[:-1], len(completion.token_ids))
+        for position, (token_id, row) in enumerate(zip(completion.token_ids, expected, strict=True)):
+            first, second = np.sort(row)[[-1, -2]]
+            if first - second >= NEAR_TIE:
+                assert token_id == row.argmax(), f"{name}: token {position} is {token_id}, and not {row.argmax()}"
+                num_compared += 1
+            for candidate, entry in completion.logprobs[position].items():
+                difference = abs(entry.logprob - row[candidate])
+                assert difference < 1e-3, f"{name}: logprob of {candidate} at {position} differs by {difference}"
+                largest = max(largest, difference)
+            assert completion.logprobs[position][token_id].rank == 1
+    assert num_compared >= MIN_COMPARED * num_tokens, f"near ties: only {num_compared} of {num_tokens} were compared"
+    return largest
 
 
 def assert_same_draws(outputs: Mapping[str, RequestOutput], references: Mapping[str, RequestOutput]) -> None:

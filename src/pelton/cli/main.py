@@ -5,7 +5,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from pelton import __version__
@@ -17,12 +18,12 @@ COMMANDS = {"generate": ("pelton.cli.generate", "complete prompts")}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a failure, 2 for a mistake in what was asked."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Models write any character; a terminal that cannot show one must not end the program.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _run_command(arguments)
+        with _logging_to_stderr():
+            return _run_command(arguments)
     except ValueError as error:
         print(f"pelton: {error}", file=sys.stderr)
         return 2
@@ -32,6 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+@contextmanager
+def _logging_to_stderr() -> Iterator[None]:
+    """Show what Pelton logs, and only that: other libraries' loggers stay as they are."""
+    logger = logging.getLogger("pelton")
+    handler = logging.StreamHandler(sys.stderr)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _run_command(arguments: Sequence[str] | None) -> int:

@@ -4,6 +4,19 @@ from pelton.config.cache import CacheConfig
 from pelton.config.decoder import DecoderConfig
 from pelton.config.engine_args import EngineArgs
 from pelton.config.model import ModelConfig
+from pelton.config.rope import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
 from pelton.config.scheduler import SchedulerConfig
 
-__all__ = ["CacheConfig", "DecoderConfig", "EngineArgs", "ModelConfig", "SchedulerConfig"]
+__all__ = [
+    "CacheConfig",
+    "DecoderConfig",
+    "EngineArgs",
+    "LinearScaling",
+    "Llama3Scaling",
+    "ModelConfig",
+    "RopeConfig",
+    "RopeScaling",
+    "SchedulerConfig",
+    "TensorScaling",
+    "YarnScaling",
+]

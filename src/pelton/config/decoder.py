@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from pelton.config.options import check_positive
+from pelton.config.rope import RopeConfig
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -17,13 +20,27 @@ class DecoderConfig:
     num_kv_heads: int
     head_size: int
     rms_norm_eps: float
-    rope_theta: float
+    rope: RopeConfig
+    """Of layers with full attention."""
+    sliding_rope: RopeConfig
+    """Of layers with a window."""
     max_position_embeddings: int
+    """The context length, scaling of the rotary embedding included."""
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
     """Every token that ends a sequence or a turn."""
     layer_windows: tuple[int | None, ...]
     """Per layer: the sliding window in tokens, or None for full attention."""
+    attention_scale: float
+    """Multiplies the products of queries and keys."""
+    attention_bias: bool = False
+    """Whether the projections to queries, keys and values have biases."""
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    attention_softcap: float | None = None
+    """Scores become cap * tanh(score / cap)."""
+    logit_softcap: float | None = None
+    """Logits become cap * tanh(logit / cap)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -44,7 +61,10 @@ class DecoderConfig:
             raise ValueError(f"head_size must be even for rotary embeddings, got {self.head_size}")
         if len(self.layer_windows) != self.num_layers:
             raise ValueError(f"{len(self.layer_windows)} layer windows for {self.num_layers} layers")
-        if not self.rms_norm_eps > 0.0 or not self.rope_theta > 0.0:
-            raise ValueError(
-                f"rms_norm_eps and rope_theta must be positive, got {self.rms_norm_eps}, {self.rope_theta}"
-            )
+        for window in self.layer_windows:
+            if window is not None and window < 1:
+                raise ValueError(f"a sliding window must be at least 1 token, got {window}")
+        check_positive(self, "rms_norm_eps", "attention_scale")
+        for name in ("attention_softcap", "logit_softcap"):
+            if getattr(self, name) is not None:
+                check_positive(self, name)

@@ -1,8 +1,12 @@
 """Which model, and how much context."""
 
+import re
 from dataclasses import dataclass
 
 from pelton.config.options import check_at_least, option
+
+_REVISION = re.compile(r"(?!/)(?!.*\.\.)\S+")
+"""Git's names, roughly; none of them leads out of the folder in which a cache keeps them."""
 
 
 @dataclass(frozen=True)
@@ -11,7 +15,11 @@ class ModelConfig:
 
     model: str = option(
         "smollm2",
-        "An alias (such as smollm2), a GGUF file, or a folder with config.json, safetensors and tokenizer.json.",
+        "An alias (such as smollm2), a GGUF file, a folder with config.json, safetensors and tokenizer.json, or a hub "
+        "id: organisation/name, or organisation/name:QUANT for one of its GGUF files.",
+    )
+    revision: str | None = option(
+        None, "Branch, tag or commit of a hub id. Default: the repository's main branch.", type=str
     )
     max_model_len: int | None = option(
         None,
@@ -23,7 +31,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
-            raise ValueError(f"model must be an alias or a path, got {self.model!r}")
+            raise ValueError(f"model must be an alias, a path or a hub id, got {self.model!r}")
+        if self.revision is not None and not (isinstance(self.revision, str) and _REVISION.fullmatch(self.revision)):
+            raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
         if self.max_model_len is not None:
             check_at_least("max_model_len", self.max_model_len, 2)  # a prompt and an output
         check_at_least("max_logprobs", self.max_logprobs, 0)

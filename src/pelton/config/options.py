@@ -1,5 +1,6 @@
 """Configuration fields that carry their own documentation."""
 
+import math
 from dataclasses import Field, field
 from typing import Any, TypeVar
 
@@ -32,3 +33,11 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_positive(section: object, *names: str) -> None:
+    """Raise ValueError unless these fields of `section` are finite numbers above 0."""
+    for name in names:
+        value = getattr(section, name)
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")

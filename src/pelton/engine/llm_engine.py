@@ -1,8 +1,6 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
-import time
 from collections.abc import Iterable
-from logging import getLogger
 
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineStats
@@ -17,8 +15,6 @@ from pelton.loader import open_checkpoint
 from pelton.runner import CPUWorker
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
-
-logger = getLogger(__name__)
 
 
 class LLMEngine:
@@ -44,14 +40,12 @@ class LLMEngine:
 
         Raises ValueError for a model that cannot be read and for arguments that contradict it.
         """
-        start = time.perf_counter()
-        checkpoint = open_checkpoint(args.model.model)
+        checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
-        worker = CPUWorker(args, checkpoint, max_model_len, progress=progress)
+        worker = CPUWorker(args, checkpoint, progress=progress)
         core = EngineCore(args, UniprocExecutor(worker), max_model_len)
-        logger.info("engine ready in %.2f s", time.perf_counter() - start)
         input_processor = InputProcessor(args, tokenizer, config.eos_token_ids, config.vocab_size, core.max_model_len)
         return cls(InprocClient(core), input_processor, OutputProcessor(tokenizer), tokenizer)
 

@@ -6,7 +6,7 @@ from pelton.layers.linear import Linear
 from pelton.layers.mlp import GatedMLP
 from pelton.layers.norm import RMSNorm
 from pelton.layers.parameter import Parameter
-from pelton.layers.rotary import Rotary
+from pelton.layers.rotary import Rotary, Rotation
 
 __all__ = [
     "Attention",
@@ -17,6 +17,7 @@ __all__ = [
     "Parameter",
     "RMSNorm",
     "Rotary",
+    "Rotation",
     "TiedHead",
     "head",
 ]

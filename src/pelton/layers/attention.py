@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pelton.config import DecoderConfig
 from pelton.core.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from pelton.layers.linear import Linear
 from pelton.layers.parameter import Parameter
-from pelton.layers.rotary import Rotary
+from pelton.layers.rotary import Rotation
 from pelton.ops import KVCacheLayer, Recorder, Value
 
 
@@ -14,8 +15,6 @@ from pelton.ops import KVCacheLayer, Recorder, Value
 class AttentionInputs:
     """What an attention layer needs to know of the step."""
 
-    positions: Value
-    """[T] int32, of each token within its request."""
     query_start: Value
     """[R + 1] int32: request r owns tokens [query_start[r], query_start[r + 1])."""
     seq_lens: Value
@@ -27,43 +26,49 @@ class AttentionInputs:
 
 
 class Attention:
-    """Grouped-query attention with rotary positions over a paged KV cache."""
+    """Grouped-query attention with rotary positions over a paged KV cache.
+
+    With `qk_norm`, each head of queries and keys is normalised before it is rotated (Henry et al. 2020,
+    arXiv:2010.04245).
+    """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        hidden_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        window: int | None,
-        block_size: int,
-        head_size: int,
-        rotary: Rotary,
+        self, name: str, config: DecoderConfig, *, window: int | None, block_size: int, qk_norm: bool = False
     ) -> None:
-        q_size, kv_size = num_heads * head_size, num_kv_heads * head_size
+        heads, kv_heads, head_size = config.num_heads, config.num_kv_heads, config.head_size
+        q_size, kv_size = heads * head_size, kv_heads * head_size
         parts = [(f"{name}.q", q_size), (f"{name}.k", kv_size), (f"{name}.v", kv_size)]
-        self._qkv = Linear(parts, hidden_size)
-        self._output = Linear([(f"{name}.o", hidden_size)], q_size)
-        self._rotary = rotary
-        self._scale = head_size**-0.5
-        self._window = window
-        self.kv_cache = KVCacheLayer(name, num_kv_heads=num_kv_heads, block_size=block_size, head_size=head_size)
+        self._qkv = Linear(parts, config.hidden_size, bias=config.attention_bias)
+        self._norms = [Parameter(f"{name}.{part}_norm", (head_size,)) for part in "qk"] if qk_norm else []
+        self._output = Linear([(f"{name}.o", config.hidden_size)], q_size, bias=config.attention_output_bias)
+        self._config = config
+        self.window = window
+        self.kv_cache = KVCacheLayer(name, num_kv_heads=kv_heads, block_size=block_size, head_size=head_size)
         self.kv_spec: KVCacheSpec = (
-            FullAttentionSpec(block_size, num_kv_heads, head_size, "float32")
+            FullAttentionSpec(block_size, kv_heads, head_size, "float32")
             if window is None
-            else SlidingWindowSpec(block_size, num_kv_heads, head_size, "float32", window)
+            else SlidingWindowSpec(block_size, kv_heads, head_size, "float32", window)
         )
 
     def parameters(self) -> Iterator[Parameter]:
         yield from self._qkv.parameters()
+        yield from self._norms
         yield from self._output.parameters()
 
-    def __call__(self, op: Recorder, x: Value, residual: Value, inputs: AttentionInputs) -> Value:
-        """x and residual [T, E] -> residual plus what the tokens attended to [T, E]."""
-        qkv = self._qkv(op, x)
+    def __call__(
+        self, op: Recorder, x: Value, inputs: AttentionInputs, rotation: Rotation, residual: Value | None = None
+    ) -> Value:
+        """x [T, E] -> what the tokens attended to, plus the residual [T, E]."""
+        q_norm, k_norm = [norm.array for norm in self._norms] or (None, None)
         q = op.rope_and_cache(
-            qkv, inputs.positions, inputs.slot_mapping, self._rotary.cos, self._rotary.sin, self.kv_cache
+            self._qkv(op, x),
+            rotation.cos,
+            rotation.sin,
+            inputs.slot_mapping,
+            self.kv_cache,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=self._config.rms_norm_eps,
         )
         attended = op.attention(
             q,
@@ -71,7 +76,8 @@ class Attention:
             inputs.block_table,
             inputs.query_start,
             inputs.seq_lens,
-            scale=self._scale,
-            window=self._window,
+            scale=self._config.attention_scale,
+            window=self.window,
+            softcap=self._config.attention_softcap,
         )
         return self._output(op, attended, residual)

@@ -16,9 +16,9 @@ class Embedding:
     def parameters(self) -> Iterator[Parameter]:
         yield self.weight
 
-    def __call__(self, op: Recorder, token_ids: Value) -> Value:
-        """token_ids [T] -> [T, E]."""
-        return op.embed(token_ids, self.weight.array)
+    def __call__(self, op: Recorder, token_ids: Value, scale: float = 1.0) -> Value:
+        """token_ids [T] -> rows times `scale` [T, E]."""
+        return op.embed(token_ids, self.weight.array, scale)
 
 
 class TiedHead:

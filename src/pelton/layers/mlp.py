@@ -2,23 +2,26 @@
 
 from collections.abc import Iterator
 
+from pelton.config import DecoderConfig
 from pelton.layers.linear import Linear
 from pelton.layers.parameter import Parameter
 from pelton.ops import Recorder, Value
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x))."""
+    """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, name: str, *, hidden_size: int, intermediate_size: int) -> None:
-        parts = [(f"{name}.gate", intermediate_size), (f"{name}.up", intermediate_size)]
-        self._gate_up = Linear(parts, hidden_size)
-        self._down = Linear([(f"{name}.down", hidden_size)], intermediate_size)
+    def __init__(self, name: str, config: DecoderConfig, activation: str = "silu") -> None:
+        hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        parts = [(f"{name}.gate", intermediate), (f"{name}.up", intermediate)]
+        self._gate_up = Linear(parts, hidden, bias=bias)
+        self._down = Linear([(f"{name}.down", hidden)], intermediate, bias=bias)
+        self._activation = activation
 
     def parameters(self) -> Iterator[Parameter]:
         yield from self._gate_up.parameters()
         yield from self._down.parameters()
 
-    def __call__(self, op: Recorder, x: Value, residual: Value) -> Value:
-        """x and residual [T, E] -> residual plus the layer's output [T, E]."""
-        return self._down(op, op.gated_activation(self._gate_up(op, x)), residual)
+    def __call__(self, op: Recorder, x: Value, residual: Value | None = None) -> Value:
+        """x [T, E] -> the layer's output, plus the residual [T, E]."""
+        return self._down(op, op.gated_activation(self._gate_up(op, x), self._activation), residual)

@@ -16,6 +16,6 @@ class RMSNorm:
     def parameters(self) -> Iterator[Parameter]:
         yield self._weight
 
-    def __call__(self, op: Recorder, x: Value) -> Value:
-        """x [T, E] -> [T, E]."""
-        return op.rms_norm(x, self._weight.array, self._eps)
+    def __call__(self, op: Recorder, x: Value, residual: Value | None = None) -> Value:
+        """x [T, E] -> normalised, plus the residual [T, E]."""
+        return op.rms_norm(x, self._weight.array, self._eps, residual)

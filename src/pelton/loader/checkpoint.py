@@ -1,6 +1,5 @@
 """Checkpoints: a model's configuration and its tensors, under the names of their own format."""
 
-import os.path
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +10,19 @@ from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.gguf_config import read_gguf_config
 from pelton.loader.hf_config import read_hf_config
-from pelton.loader.safetensors_file import SafetensorsFile
-from pelton.loader.text_files import read_json
-from pelton.ops.arrays import Float32
-
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_PICKLE_REMEDY = (
-    "a pickle, which can run code when it is opened; convert it to safetensors "
-    "(transformers: model.save_pretrained(folder))"
+from pelton.loader.hub import fetch_model, parse_hub_id
+from pelton.loader.model_folder import (
+    INDEX,
+    PICKLE_REMEDY,
+    PICKLES,
+    SINGLE,
+    check_has_weights,
+    listed,
+    read_weight_map,
+    shards,
 )
+from pelton.loader.safetensors_file import SafetensorsFile
+from pelton.ops.arrays import Float32
 
 
 class Checkpoint(ABC):
@@ -27,8 +30,14 @@ class Checkpoint(ABC):
 
     format: ClassVar[str]
     """Key of the weight-name maps."""
-    path: Path
     config: DecoderConfig
+
+    def __init__(self, path: Path, name: str | None) -> None:
+        self.path = path
+        self.name = str(path) if name is None else name
+        """What to call the model: as the user named it."""
+        self.num_bytes = 0
+        """Size of the files that hold tensors."""
 
     @abstractmethod
     def tensor_names(self) -> frozenset[str]:
@@ -48,9 +57,10 @@ class GGUFCheckpoint(Checkpoint):
 
     format = "gguf"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        super().__init__(path, name)
         self._file = GGUFFile(path)
+        self.num_bytes = path.stat().st_size
         self.config = read_gguf_config(path, self._file.metadata, self._file.tensors)
 
     @property
@@ -73,17 +83,35 @@ class SafetensorsCheckpoint(Checkpoint):
 
     format = "hf"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        super().__init__(path, name)
+        names = {entry.name for entry in path.iterdir()}
+        check_has_weights(path, names)
+        weight_map = None if SINGLE in names else read_weight_map(path / INDEX)
         self._files: dict[str, SafetensorsFile] = {}
-        for file_path in _safetensors_paths(path):
-            file = SafetensorsFile(file_path)
-            for name in file.tensors:
-                if name in self._files:
-                    twice = f"{self._files[name].path.name} and {file_path.name}"
-                    raise ValueError(f"{path}: tensor {name} is in {twice}")
-                self._files[name] = file
+        for file_name in [SINGLE] if weight_map is None else shards(path, weight_map, names):
+            file = SafetensorsFile(path / file_name)
+            self.num_bytes += file.path.stat().st_size
+            for tensor in file.tensors:
+                if tensor in self._files:
+                    raise ValueError(f"{path}: tensor {tensor} is in {self._files[tensor].path.name} and {file_name}")
+                self._files[tensor] = file
+        if weight_map is not None:
+            self._check_index(weight_map)
         self.config = read_hf_config(path, self._files)
+
+    def _check_index(self, weight_map: Mapping[str, str]) -> None:
+        """Raise ValueError unless every tensor is where the index has it."""
+        problems = []
+        for tensor, file_name in sorted(weight_map.items()):
+            if tensor not in self._files:
+                problems.append(f"{tensor}, which {file_name} lacks")
+            elif (found := self._files[tensor].path.name) != file_name:
+                problems.append(f"{tensor} in {file_name}, but it is in {found}")
+        if problems:
+            raise ValueError(f"{self.path / INDEX} has {listed(problems)}")
+        if unnamed := sorted(self._files.keys() - weight_map.keys()):
+            raise ValueError(f"{self.path / INDEX} does not name {listed(unnamed)}, which its files hold")
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._files)
@@ -95,70 +123,57 @@ class SafetensorsCheckpoint(Checkpoint):
         return self._files[name].read(name)
 
 
-def open_checkpoint(model: str) -> Checkpoint:
-    """Open a model by alias or by path; an alias wins over a path of the same name.
+def open_checkpoint(model: str, revision: str | None = None, *, progress: bool = False) -> Checkpoint:
+    """Open a model by alias, path or hub id. An alias wins over a path of the same name, and a path over a hub id.
 
+    `revision` is of a hub's repository. With `progress`, downloads show bars if standard error is a terminal.
     Raises ValueError that says what is accepted, or what is wrong with the files.
     """
     aliases = known_aliases()
     if model in aliases:
-        return GGUFCheckpoint(aliases[model].locate())
+        _refuse_revision(revision, model, "an alias")
+        return GGUFCheckpoint(aliases[model].locate(), model)
     try:
         path = Path(model).expanduser()
     except RuntimeError as error:
         # `~name/...`, and there is no such user.
         raise ValueError(f"there is no model {model!r}: {error}") from None
     try:
-        if path.is_dir():
-            return SafetensorsCheckpoint(path)
-        if path.is_file():
-            return _open_file(path)
+        if path.exists():
+            _refuse_revision(revision, model, "a path on this machine")
+        if found := _open_path(path, model):
+            return found
     except OSError as error:
         raise ValueError(f"the model {model!r} cannot be read: {error.strerror}") from None
-    raise ValueError(
-        f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, "
-        "or a folder with config.json, safetensors and tokenizer.json (models are never downloaded)"
-    )
+    hub_id = parse_hub_id(model)
+    if hub_id is None:
+        raise ValueError(
+            f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, a folder with "
+            "config.json, safetensors and tokenizer.json, or a hub id, which has the form organisation/name"
+        )
+    fetched = _open_path(fetch_model(hub_id, revision, progress=progress), model)
+    assert fetched is not None
+    return fetched
 
 
-def _open_file(path: Path) -> GGUFCheckpoint:
-    if path.suffix in _PICKLES:
-        raise ValueError(f"{path} is {_PICKLE_REMEDY}")
+def _refuse_revision(revision: str | None, model: str, what: str) -> None:
+    if revision is not None:
+        raise ValueError(
+            f"revision is {revision!r}, but the model {model!r} is {what}; only models of a hub have revisions"
+        )
+
+
+def _open_path(path: Path, name: str) -> Checkpoint | None:
+    """None where nothing is. Raises ValueError for anything else than a model, and OSError."""
+    if path.is_dir():
+        return SafetensorsCheckpoint(path, name)
+    if not path.is_file():
+        return None
+    if path.suffix in PICKLES:
+        raise ValueError(f"{path} is {PICKLE_REMEDY}")
     if path.suffix == ".safetensors":
         raise ValueError(f"{path} has no configuration; give the folder that also holds its config.json")
     with path.open("rb") as file:
         if path.suffix != ".gguf" and file.read(4) != MAGIC:
             raise ValueError(f"{path} is neither a GGUF file nor a folder with config.json and safetensors")
-    return GGUFCheckpoint(path)
-
-
-def _safetensors_paths(folder: Path) -> list[Path]:
-    """The safetensors files of a folder; the shards exactly as its index has them."""
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return [single]
-    index_path = folder / "model.safetensors.index.json"
-    if not index_path.is_file():
-        raise ValueError(f"{folder} {_why_no_safetensors(folder)}")
-    weight_map = read_json(index_path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{index_path} has no weight_map")
-    for name in weight_map.values():
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(
-                f"{index_path} names {name!r} in weight_map, which is not a safetensors file of the folder"
-            )
-    paths = sorted(folder / name for name in set(weight_map.values()))
-    # Unlike `Path.is_file`, this takes names that no file can have.
-    if missing := [path.name for path in paths if not os.path.isfile(path)]:
-        raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
-    return paths
-
-
-def _why_no_safetensors(folder: Path) -> str:
-    files = sorted(folder.iterdir())
-    if pickles := [file.name for file in files if file.suffix in _PICKLES]:
-        return f"has no safetensors, only {pickles[0]}: {_PICKLE_REMEDY}"
-    if ggufs := [file.name for file in files if file.suffix == ".gguf"]:
-        return f"has no safetensors; give the GGUF file itself, such as {folder / ggufs[0]}"
-    return "has no model.safetensors and no model.safetensors.index.json"
+    return GGUFCheckpoint(path, name)

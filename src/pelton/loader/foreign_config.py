@@ -4,13 +4,19 @@ A format has one `ConfigTable` per architecture. A key that no table knows, or w
 honour, is refused by name.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pelton.config import DecoderConfig
+from pelton.loader.foreign_names import shown
 
 Fields = dict[str, Any]
+"""What was read: fields of `DecoderConfig`, and those that others are derived from."""
+
+Derive = Callable[[Fields], Any]
+"""A value that follows from fields. Raises ValueError where it cannot."""
 
 _LARGE = 1e30
 """Far beyond every honest constant, and finite in float32."""
@@ -18,17 +24,22 @@ _LARGE_SIZE = 2**40
 """Far beyond every honest size, and exact in a float."""
 _MAX_POSITIONS = 2**24
 """Rotary angles are products of float32 positions, which are exact up to here."""
+_MAX_KEY_NAMES = 300
+_CONFIG_FIELDS = frozenset(declared.name for declared in dataclasses.fields(DecoderConfig))
 
 
 @dataclass(frozen=True)
 class Key:
-    """Where one field of `DecoderConfig` comes from."""
+    """Where one field comes from."""
 
     name: str
     """The checkpoint's name of it."""
-    kind: type[int] | type[float] | type[bool]
-    default: Callable[[Fields], Any] | None = None
+    convert: Callable[[str, object], Any]
+    """Name and value -> the field. Raises ValueError that names the key."""
+    default: Derive | None = None
     """The value of an absent key, from the fields above it in the table. Without one, the key is required."""
+    null: Derive | None = None
+    """The value of a null. Without one, a null is refused."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +47,24 @@ class ConfigTable:
     """All keys that the configuration of one architecture may have."""
 
     fields: Mapping[str, Key]
-    """Field of `DecoderConfig` -> key. Later entries may default to earlier ones."""
-    same_as: Mapping[str, str]
+    """Field -> key. Later entries may default to earlier ones."""
+    derived: Mapping[str, Derive] = field(default_factory=dict)
+    """Field of `DecoderConfig` -> how it follows from all that was read. It replaces a field of the same name."""
+    same_as: Mapping[str, str] = field(default_factory=dict)
     """Key -> the field whose value it must repeat."""
-    fixed: Mapping[str, object]
-    """Key -> the only value that Pelton implements."""
-    harmless: frozenset[str]
+    fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Key -> the only values that Pelton implements, the usual one first."""
+    harmless: frozenset[str] = frozenset()
     """Keys that do not change what an inference engine computes, or that are read elsewhere."""
+
+
+def constant(value: object) -> Derive:
+    return lambda _: value
+
+
+def optional(name: str, convert: Callable[[str, object], Any]) -> Key:
+    """A key that may be absent or null, which both mean None."""
+    return Key(name, convert, constant(None), constant(None))
 
 
 def head_size_default(fields: Fields) -> int:
@@ -54,6 +76,23 @@ def head_size_default(fields: Fields) -> int:
     return int(fields["hidden_size"] // fields["num_heads"])
 
 
+def full_attention(fields: Fields) -> tuple[None, ...]:
+    """`layer_windows` of a model without windows."""
+    return (None,) * int(fields["num_layers"])
+
+
+def periodic_windows(fields: Fields, period: int) -> tuple[int | None, ...]:
+    """`layer_windows` where every `period`-th layer has full attention, as in Gemma 3."""
+    return tuple(fields["sliding_window"] if (i + 1) % period else None for i in range(fields["num_layers"]))
+
+
+def key_names(names: Iterable[str]) -> str:
+    """Keys for a message, by name."""
+    ordered = sorted(names)
+    text = ", ".join(ordered)
+    return text if len(text) <= _MAX_KEY_NAMES and text.isprintable() else shown(ordered)
+
+
 def is_same(value: object, expected: object) -> bool:
     """Equality of plain values, where True is not 1."""
     if not isinstance(value, bool | int | float | str | None):
@@ -61,70 +100,95 @@ def is_same(value: object, expected: object) -> bool:
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
-def read_fields(foreign: Mapping[str, object], table: ConfigTable) -> Fields:
-    """The fields of `DecoderConfig` that `table` lists. A null value counts as absent.
+def flag(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{name} must be true or false, got {shown(value)}")
+
+
+def number(name: str, value: object) -> float:
+    """A positive number that float32 holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, got {shown(value)}")
+    if 0.0 < value < _LARGE:
+        return float(value)
+    raise ValueError(f"{name} must be positive and finite, got {shown(value)}")
+
+
+def size(name: str, value: object) -> int:
+    return _integer(name, value, 1)
+
+
+def count(name: str, value: object) -> int:
+    return _integer(name, value, 0)
+
+
+def read_fields(foreign: Mapping[str, object], table: ConfigTable, known: Fields | None = None) -> Fields:
+    """The fields that `table` lists, on top of those that are `known` already.
 
     Raises ValueError that names the key: unknown, missing, of the wrong type, or not implemented.
     """
     names = {key.name for key in table.fields.values()}
     unknown = set(foreign) - names - set(table.same_as) - set(table.fixed) - table.harmless
     if unknown:
-        raise ValueError(f"Pelton does not know the key {', '.join(sorted(unknown))}, so it cannot honour it")
-    for name, value in table.fixed.items():
-        if name in foreign and not is_same(foreign[name], value):
-            raise ValueError(f"{name} is {foreign[name]!r}, and Pelton implements only {value!r}")
-    fields: Fields = {}
-    for field, key in table.fields.items():
-        value = foreign.get(key.name)
-        if value is not None:
-            fields[field] = _convert(key.name, value, key.kind)
-        elif key.default is not None:
-            fields[field] = key.default(fields)
-        else:
-            raise ValueError(f"the key {key.name} is missing")
-    for name, field in table.same_as.items():
-        if name in foreign and not is_same(foreign[name], fields[field]):
-            raise ValueError(f"{name} is {foreign[name]!r}, and should be {field}, {fields[field]}")
+        raise ValueError(f"Pelton does not know the key {key_names(unknown)}, so it cannot honour it")
+    for name, values in table.fixed.items():
+        if name in foreign and not any(is_same(foreign[name], value) for value in values):
+            raise ValueError(f"{name} is {shown(foreign[name])}, and Pelton implements only {values[0]!r}")
+    fields = dict(known or {})
+    for result, key in table.fields.items():
+        fields[result] = _read_field(foreign, key, fields)
+    for name, result in table.same_as.items():
+        if foreign.get(name) is not None and not is_same(foreign[name], fields[result]):
+            raise ValueError(f"{name} is {shown(foreign[name])}, and should be {result}, {fields[result]}")
     return fields
 
 
 def build_config(
-    architecture: str, fields: Fields, eos_token_ids: Collection[int], tensor_names: Collection[str]
+    architecture: str,
+    table: ConfigTable,
+    fields: Fields,
+    eos_token_ids: Collection[int],
+    tensor_names: Collection[str],
 ) -> DecoderConfig:
-    """The configuration of a decoder with full attention in every layer.
+    """Derive what is left and check the whole.
 
     Raises ValueError for values that cannot be true of this checkpoint.
     """
     num_layers = fields["num_layers"]
+    # First, since tuples of this length follow.
     if num_layers > len(tensor_names):
         raise ValueError(f"{num_layers} layers are announced, but there are only {len(tensor_names)} tensors")
-    if fields["max_position_embeddings"] > _MAX_POSITIONS:
+    complete = {**fields, **{name: derive(fields) for name, derive in table.derived.items()}}
+    if complete["max_position_embeddings"] > _MAX_POSITIONS:
         raise ValueError(
-            f"the context length is {fields['max_position_embeddings']}, and Pelton computes positions "
+            f"the context length is {complete['max_position_embeddings']}, and Pelton computes positions "
             f"only up to {_MAX_POSITIONS}"
         )
     for token_id in eos_token_ids:
-        if not 0 <= token_id < fields["vocab_size"]:
-            raise ValueError(f"end-of-sequence token {token_id} is not below {fields['vocab_size']}")
+        if not 0 <= token_id < complete["vocab_size"]:
+            raise ValueError(f"end-of-sequence token {shown(token_id)} is not below {complete['vocab_size']}")
     return DecoderConfig(
         architecture=architecture,
         eos_token_ids=tuple(sorted(set(eos_token_ids))),
-        layer_windows=(None,) * num_layers,
-        **fields,
+        **{name: value for name, value in complete.items() if name in _CONFIG_FIELDS},
     )
 
 
-def _convert(name: str, value: object, kind: type[int] | type[float] | type[bool]) -> int | float | bool:
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        raise ValueError(f"{name} must be true or false, got {value!r}")
+def _read_field(foreign: Mapping[str, object], key: Key, fields: Fields) -> Any:
+    if key.name not in foreign:
+        if key.default is None:
+            raise ValueError(f"the key {key.name} is missing")
+        return key.default(fields)
+    value = foreign[key.name]
+    if value is None and key.null is not None:
+        return key.null(fields)
+    return key.convert(key.name, value)
+
+
+def _integer(name: str, value: object, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if kind is float:
-        if 0.0 < value < _LARGE:
-            return float(value)
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    if isinstance(value, int) and 1 <= value < _LARGE_SIZE:
+        raise ValueError(f"{name} must be a number, got {shown(value)}")
+    if isinstance(value, int) and low <= value < _LARGE_SIZE:
         return value
-    raise ValueError(f"{name} must be an integer of at least 1 and below 2**40, got {value!r}")
+    raise ValueError(f"{name} must be an integer of at least {low} and below 2**40, got {shown(value)}")

@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pelton.loader import gguf_k_quants, gguf_quants
 from pelton.ops.arrays import Float32
 
 TYPE_NAMES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K",
-    11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS",
-    18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8",
-    25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0",
-    39: "MXFP4", 40: "NVFP4",
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_2", 5: "Q4_3", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
+    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS",
+    18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
+    27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0",
+    35: "TQ2_0", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
-"""Type number in a tensor info -> name, for every type there is."""
+"""Type number in a tensor info -> name, for every type there is and those that ggml has given up."""
+
+_CHUNK_ELEMENTS = 2**18
+"""Elements dequantized at a time: with their temporaries they stay in a core's second-level cache."""
 
 
 @dataclass(frozen=True)
@@ -30,41 +34,46 @@ class TensorType:
     """Elements per block."""
     block: np.dtype[Any]
     """Layout of one block in the file."""
-    dequantize: Callable[[NDArray[Any]], Float32]
-    """Blocks [N] -> elements, N * block_size of them; raises ValueError if a scale is not finite."""
+    fill: Callable[[NDArray[Any], Float32], None] | None
+    """Blocks [N] -> out [N, block_size]; raises ValueError if a scale is not finite. None: a block is a float32."""
+
+    def dequantize(self, blocks: NDArray[Any]) -> Float32:
+        """Blocks [N] -> N * block_size elements; the blocks themselves where they are float32.
+
+        Raises ValueError if a scale is not finite.
+        """
+        if self.fill is None:
+            return blocks.astype(np.float32, copy=False)
+        out = np.empty((len(blocks), self.block_size), np.float32)
+        step = _CHUNK_ELEMENTS // self.block_size
+        for start in range(0, len(blocks), step):
+            self.fill(blocks[start : start + step], out[start : start + step])
+        return out.reshape(-1)
 
 
-def _plain(values: NDArray[Any]) -> Float32:
-    return values.astype(np.float32, copy=False)
+def _fill_f16(blocks: NDArray[Any], out: Float32) -> None:
+    out[:, 0] = blocks
 
 
-def _scale(blocks: NDArray[Any], field: str) -> Float32:
-    """The float16 `field` of every block, as float32 [N, 1]."""
-    scale: Float32 = blocks[field].astype(np.float32)[:, None]
-    if not np.isfinite(scale).all():
-        raise ValueError("a block scale is not finite")
-    return scale
-
-
-def _dequantize_q8_0(blocks: NDArray[Any]) -> Float32:
-    """d * q, q signed 8 bit."""
-    out: Float32 = np.multiply(blocks["q"], _scale(blocks, "d"), dtype=np.float32)
-    return out.reshape(-1)
-
-
-def _dequantize_q4_1(blocks: NDArray[Any]) -> Float32:
-    """d * q + m, q unsigned 4 bit: low nibbles are elements 0 to 15, high nibbles elements 16 to 31."""
-    out = np.empty((len(blocks), 32), np.float32)
-    out[:, :16] = blocks["q"] & 15
-    out[:, 16:] = blocks["q"] >> 4
-    out *= _scale(blocks, "d")
-    out += _scale(blocks, "m")
-    return out.reshape(-1)
+def _fill_bf16(blocks: NDArray[Any], out: Float32) -> None:
+    """A bfloat16 is the upper half of a float32."""
+    bits = out.view(np.uint32)
+    bits[:, 0] = blocks
+    bits <<= 16
 
 
 READABLE = {
-    "F32": TensorType(1, np.dtype("<f4"), _plain),
-    "F16": TensorType(1, np.dtype("<f2"), _plain),
-    "Q4_1": TensorType(32, np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)]), _dequantize_q4_1),
-    "Q8_0": TensorType(32, np.dtype([("d", "<f2"), ("q", "i1", 32)]), _dequantize_q8_0),
+    "F32": TensorType(1, np.dtype("<f4"), None),
+    "F16": TensorType(1, np.dtype("<f2"), _fill_f16),
+    "BF16": TensorType(1, np.dtype("<u2"), _fill_bf16),
+    "Q4_0": TensorType(32, gguf_quants.Q4_0, gguf_quants.fill_q4_0),
+    "Q4_1": TensorType(32, gguf_quants.Q4_1, gguf_quants.fill_q4_1),
+    "Q5_0": TensorType(32, gguf_quants.Q5_0, gguf_quants.fill_q5_0),
+    "Q5_1": TensorType(32, gguf_quants.Q5_1, gguf_quants.fill_q5_1),
+    "Q8_0": TensorType(32, gguf_quants.Q8_0, gguf_quants.fill_q8_0),
+    "Q2_K": TensorType(256, gguf_k_quants.Q2_K, gguf_k_quants.fill_q2_k),
+    "Q3_K": TensorType(256, gguf_k_quants.Q3_K, gguf_k_quants.fill_q3_k),
+    "Q4_K": TensorType(256, gguf_k_quants.Q4_K, gguf_k_quants.fill_q4_k),
+    "Q5_K": TensorType(256, gguf_k_quants.Q5_K, gguf_k_quants.fill_q5_k),
+    "Q6_K": TensorType(256, gguf_k_quants.Q6_K, gguf_k_quants.fill_q6_k),
 }

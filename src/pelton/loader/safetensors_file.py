@@ -3,21 +3,24 @@
 Format: https://huggingface.co/docs/safetensors. The library of that name gives no bfloat16 to numpy.
 """
 
-import json
 import math
-import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from pelton.loader.foreign_names import shown
+from pelton.loader.gguf_types import READABLE
+from pelton.loader.model_files import MappedFile
+from pelton.loader.text_files import parse_json
 from pelton.ops.arrays import Float32
 
 _MAX_HEADER_BYTES = 100_000_000
-_BF16 = "BF16"
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), _BF16: np.dtype("<u2")}
+_MAX_DIMENSIONS = 8
+_MAX_ELEMENTS = 2**48
+_TYPES = {name: READABLE[name] for name in ("F32", "F16", "BF16")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     offset: int
     """From the start of the file, in bytes."""
+    num_bytes: int
 
 
 class SafetensorsFile:
@@ -38,67 +42,74 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                header_size = int.from_bytes(file.read(8), "little")
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-        except ValueError:
-            self._fail("it is empty")
+        self._file = MappedFile(path, "safetensors")
+        data = self._file.data
+        header_size = int.from_bytes(data[:8], "little")
         data_start = 8 + header_size
-        if header_size > _MAX_HEADER_BYTES or data_start > len(self._data):
-            self._fail(f"its header of {header_size} bytes ends after the end of the file")
-        self.tensors = self._read_header(self._data[8:data_start], data_start)
+        if header_size > _MAX_HEADER_BYTES or data_start > len(data):
+            self._file.fail_at_start(
+                f"its header of {header_size} bytes ends after the end of the file, or is too large"
+            )
+        entries = self._entries(data[8:data_start])
+        self.tensors = self._place({name: self._info(name, entry) for name, entry in entries.items()}, data_start)
 
     def read(self, name: str) -> Float32:
-        """A tensor as float32, in its own shape; read-only where the file already holds float32.
+        """A tensor as float32, in its own shape, aligned; read-only where the file already holds float32.
 
         Raises ValueError for a type that Pelton cannot read.
         """
         info = self.tensors[name]
-        dtype = _DTYPES.get(info.dtype)
-        if dtype is None:
+        kind = _TYPES.get(info.dtype)
+        if kind is None:
             raise ValueError(
-                f"{self.path}: tensor {name} has type {info.dtype}, which Pelton cannot read yet; "
-                f"readable: {', '.join(_DTYPES)}"
+                f"{self.path}: tensor {name!r} has type {shown(info.dtype)}, which Pelton cannot read yet; "
+                f"readable: {', '.join(_TYPES)}"
             )
-        values = np.frombuffer(self._data, dtype, math.prod(info.shape), info.offset)
-        if info.dtype == _BF16:
-            # A bfloat16 is the upper half of a float32.
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        out: Float32 = values.astype(np.float32, copy=False)
-        return out.reshape(info.shape)
+        values = np.frombuffer(self._file.data, kind.block, math.prod(info.shape), info.offset)
+        return np.require(kind.dequantize(values), requirements="A").reshape(info.shape)
 
-    def _read_header(self, header: bytes, data_start: int) -> Mapping[str, TensorInfo]:
+    def _entries(self, header: bytes) -> dict[str, Any]:
+        """The header's entries of tensors, by name."""
         try:
-            entries = json.loads(header, object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
-            self._fail(f"its header is not JSON ({error})")
-        if not isinstance(entries, dict):
-            self._fail("its header is not a JSON object")
-        return {name: self._info(name, entry, data_start) for name, entry in entries.items() if name != "__metadata__"}
+            entries = parse_json(header.decode())
+        except ValueError as error:
+            self._file.fail_at_start(f"its header is not usable JSON ({error})")
+        if not isinstance(entries.pop("__metadata__", {}), dict):
+            self._file.fail("its __metadata__ is not a JSON object")
+        return entries
 
-    def _info(self, name: str, entry: object, data_start: int) -> TensorInfo:
+    def _info(self, name: str, entry: object) -> TensorInfo:
+        """One tensor, its offset still relative to the data section."""
         match entry:
-            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if all(
-                type(size) is int and size >= 0 for size in shape
+            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end], **rest} if not rest and all(
+                type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, end)
             ):
                 pass
             case _:
-                self._fail(f"the entry of tensor {name!r} is malformed")
-        if not 0 <= begin <= end <= len(self._data) - data_start:
-            self._fail(f"tensor {name!r} ends after the end of the file")
-        if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].itemsize != end - begin:
-            self._fail(f"tensor {name!r} has {end - begin} bytes, which do not fit {dtype} {shape}")
-        return TensorInfo(dtype, tuple(shape), data_start + begin)
+                self._file.fail(f"the entry of tensor {name!r} is malformed")
+        # Not the product itself: beside a size of zero, the others would go unchecked.
+        if len(shape) > _MAX_DIMENSIONS or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
+            self._file.fail(f"tensor {name!r} has more than {_MAX_DIMENSIONS} dimensions or {_MAX_ELEMENTS} elements")
+        if dtype in _TYPES and math.prod(shape) * _TYPES[dtype].block.itemsize != end - begin:
+            self._file.fail(f"tensor {name!r} has {end - begin} bytes, which do not fit {dtype} {shape}")
+        return TensorInfo(dtype, tuple(shape), begin, end - begin)
 
-    def _fail(self, problem: str) -> NoReturn:
-        raise ValueError(f"{self.path} is not a usable safetensors file: {problem}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return entries
+    def _place(self, infos: Mapping[str, TensorInfo], data_start: int) -> dict[str, TensorInfo]:
+        """Make offsets absolute; check that the tensors fill the data section, without holes and overlaps."""
+        filled = 0
+        size = len(self._file.data) - data_start
+        for name, info in sorted(infos.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+            end = info.offset + info.num_bytes
+            if end > size:
+                self._file.fail(
+                    f"tensor {name!r} ends after the end of the file; it is cut short or damaged, so download it again"
+                )
+            if info.offset != filled or end < filled:
+                self._file.fail(
+                    f"tensor {name!r} has bytes {info.offset} to {end} of the data, and should begin at {filled}: "
+                    "tensors neither overlap nor leave holes"
+                )
+            filled = end
+        if filled != size:
+            self._file.fail(f"its last tensor ends {size - filled} bytes before the end of the file")
+        return {name: replace(info, offset=data_start + info.offset) for name, info in infos.items()}

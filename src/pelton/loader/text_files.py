@@ -1,25 +1,27 @@
 """Reading the text files of a checkpoint, which anybody may have written."""
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
+
+from pelton.loader.foreign_names import check_name, shown
+from pelton.loader.model_files import LFS_POINTER, recognise, regular_size
 
 _MAX_BYTES = 64_000_000
 
 
 def read_text(path: Path, max_bytes: int = _MAX_BYTES) -> str:
-    """A UTF-8 text. Raises ValueError that names the file: unreadable, not a regular file, or too large."""
+    """A UTF-8 text. Raises ValueError that names the file: unreadable, not a regular file, too large, or no text."""
+    size = regular_size(path)
+    if size > max_bytes:
+        raise ValueError(f"{path} cannot be read: it is larger than {max_bytes / 1e6:g} MB")
     try:
-        # Before it is opened: opening a FIFO waits for a writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError(f"{path} cannot be read: it is not a regular file")
         with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
+            content = file.read(size)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > max_bytes:
-        raise ValueError(f"{path} cannot be read: it is larger than {max_bytes / 1e6:g} MB")
+    if content.startswith(LFS_POINTER):
+        raise ValueError(f"{path} is {recognise(content)}")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -30,9 +32,33 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ValueError that names the file."""
     text = read_text(path)
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
+        return parse_json(text)
+    except ValueError as error:
+        what = recognise(text[:100].encode())
+        raise ValueError(f"{path} is not valid JSON: {error if what is None else f'it is {what}'}") from None
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """A JSON object in which no name occurs twice, with names that can be shown.
+
+    Raises ValueError that says no file. Only the names of the outermost object are checked to be short and printable:
+    others may be tokens.
+    """
+    try:
+        content = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object")
+        raise ValueError("it is not a JSON object")
+    for name in content:
+        check_name(name)
     return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in entries:
+            raise ValueError(f"the name {shown(name)} occurs twice")
+        entries[name] = value
+    return entries

@@ -11,16 +11,17 @@ from importlib import resources
 from typing import Protocol
 
 import msgspec
+import numpy as np
 from tqdm import tqdm
 
 from pelton.config import DecoderConfig
 from pelton.loader.checkpoint import Checkpoint
+from pelton.loader.model_folder import listed
 from pelton.ops.arrays import Float32
 
 logger = logging.getLogger(__name__)
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
-_MAX_LISTED = 8
 
 
 class Parameter(Protocol):
@@ -36,10 +37,13 @@ class Parameter(Protocol):
 
 
 class _Map(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of weight_names/; the inner keys are checkpoint formats."""
+    """One file of weight_names/; the keys of the inner tables are checkpoint formats."""
 
-    names: dict[str, dict[str, str]]
+    names: dict[str, dict[str, str]] = {}
+    based_on: str | None = None
+    """Another map, whose names hold where this one has none of its own."""
     interleaved: dict[str, dict[str, str]] = {}
+    minus_one: dict[str, list[str]] = {}
     ignored: dict[str, list[str]] = {}
     ignored_if_tied: dict[str, list[str]] = {}
 
@@ -48,23 +52,35 @@ class WeightNames:
     """How one checkpoint format names and stores the parameters of one architecture."""
 
     def __init__(self, config: DecoderConfig, checkpoint_format: str) -> None:
-        weight_map = _read_map(config.architecture)
+        maps = list(_read_maps(config.architecture))
         self._config = config
-        self._names = {pattern: names[checkpoint_format] for pattern, names in weight_map.names.items()}
-        self._interleaved = weight_map.interleaved.get(checkpoint_format, {})
-        self._ignored = list(weight_map.ignored.get(checkpoint_format, ()))
+        self._names: dict[str, str] = {}
+        for weight_map in reversed(maps):
+            self._names |= {
+                pattern: names[checkpoint_format]
+                for pattern, names in weight_map.names.items()
+                if checkpoint_format in names
+            }
+        own = maps[0]
+        self._interleaved = own.interleaved.get(checkpoint_format, {})
+        self._minus_one = frozenset(own.minus_one.get(checkpoint_format, ()))
+        self._ignored = [name for each in maps for name in each.ignored.get(checkpoint_format, ())]
         if config.tie_word_embeddings:
-            self._ignored += weight_map.ignored_if_tied.get(checkpoint_format, ())
+            self._ignored += [name for each in maps for name in each.ignored_if_tied.get(checkpoint_format, ())]
 
     def foreign(self, name: str) -> str:
         """The checkpoint's name of a parameter. Raises KeyError for a parameter that is not in the map."""
         pattern, layer = _split_layer(name)
         return self._names[pattern].replace("{i}", layer)
 
-    def num_interleaved_heads(self, name: str) -> int | None:
-        """Heads whose rows are stored interleaved, or None where rows are in order."""
-        field = self._interleaved.get(_split_layer(name)[0])
-        return None if field is None else int(getattr(self._config, field))
+    def restore(self, name: str, array: Float32) -> Float32:
+        """A parameter's tensor as the model wants it, from what this format stores."""
+        pattern, _ = _split_layer(name)
+        if (field := self._interleaved.get(pattern)) is not None:
+            array = deinterleave(array, int(getattr(self._config, field)))
+        if pattern in self._minus_one:
+            array = array + np.float32(1.0)
+        return array
 
     def is_ignored(self, foreign: str) -> bool:
         return any(fnmatchcase(foreign, pattern) for pattern in self._ignored)
@@ -78,20 +94,19 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     started = time.perf_counter()
     names = WeightNames(checkpoint.config, checkpoint.format)
     _check(parameters, checkpoint, names)
-    num_bytes = 0
+    num_elements = 0
     items = parameters.items()
     for name, parameter in tqdm(items, desc="Loading weights") if progress else items:
-        array = checkpoint.read(names.foreign(name))
-        num_heads = names.num_interleaved_heads(name)
-        if num_heads is not None:
-            array = deinterleave(array, num_heads)
+        array = names.restore(name, checkpoint.read(names.foreign(name)))
         parameter.load(array)
-        num_bytes += array.nbytes
+        num_elements += array.size
     logger.info(
-        "Loaded %d tensors, %.0f MB as float32, from %s in %.2f s",
-        len(parameters),
-        num_bytes / 1e6,
-        checkpoint.path,
+        "Loaded %s: %s, %.4g M parameters, %.4g MB on disk, %.4g MB as float32, in %.2f s",
+        checkpoint.name,
+        checkpoint.config.architecture,
+        num_elements / 1e6,
+        checkpoint.num_bytes / 1e6,
+        num_elements * 4 / 1e6,
         time.perf_counter() - started,
     )
 
@@ -99,11 +114,10 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
 def deinterleave(weight: Float32, num_heads: int) -> Float32:
     """Reorder rows, in each head, from (0, half, 1, half + 1, ...) to (0, 1, ..., half, half + 1, ...).
 
-    weight: [num_heads * head_size, E].
+    weight: [num_heads * head_size, E], or a bias [num_heads * head_size].
     """
-    rows, columns = weight.shape
-    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
-    return pairs.swapaxes(1, 2).reshape(rows, columns)
+    pairs = weight.reshape(num_heads, len(weight) // num_heads // 2, 2, -1)
+    return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
 def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: WeightNames) -> None:
@@ -120,14 +134,9 @@ def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: W
         "tensors that the model has no place for": left_over,
         "tensors of the wrong shape": misshapen,
     }
-    problems = [f"{title}: {_listed(entries)}" for title, entries in found.items() if entries]
+    problems = [f"{title}: {listed(entries)}" for title, entries in found.items() if entries]
     if problems:
         raise ValueError(f"{checkpoint.path} does not fit the model; {'; '.join(problems)}")
-
-
-def _listed(entries: list[str]) -> str:
-    more = len(entries) - _MAX_LISTED
-    return ", ".join(entries[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _split_layer(name: str) -> tuple[str, str]:
@@ -139,6 +148,8 @@ def _split_layer(name: str) -> tuple[str, str]:
 
 
 @cache
-def _read_map(architecture: str) -> _Map:
+def _read_maps(architecture: str) -> tuple[_Map, ...]:
+    """The architecture's map, then those that it is based on."""
     file = resources.files(__package__) / "weight_names" / f"{architecture}.toml"
-    return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Map)
+    weight_map = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Map)
+    return (weight_map, *(_read_maps(weight_map.based_on) if weight_map.based_on else ()))

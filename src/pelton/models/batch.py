@@ -13,6 +13,8 @@ class BatchInputs:
 
     token_ids: Value
     """[T] int32."""
+    positions: Value
+    """[T] int32, of each token within its request."""
     layers: tuple[AttentionInputs, ...]
     """One per attention layer; layers of one KV-cache group share theirs."""
 
@@ -29,7 +31,6 @@ class BatchInputs:
         seq_lens = op.input("seq_lens", (R,), "int32")
         groups = {
             group: AttentionInputs(
-                positions,
                 query_start,
                 seq_lens,
                 slot_mapping=op.input(f"slot_mapping.{group}", (T,), "int64"),
@@ -37,4 +38,4 @@ class BatchInputs:
             )
             for group in sorted(set(layer_groups))
         }
-        return cls(token_ids, tuple(groups[group] for group in layer_groups))
+        return cls(token_ids, positions, tuple(groups[group] for group in layer_groups))

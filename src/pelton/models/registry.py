@@ -9,12 +9,17 @@ from pelton.layers import Parameter
 from pelton.models.batch import BatchInputs
 from pelton.ops import KVCacheLayer, Recorder, Value
 
-_MODELS = {"llama": ("pelton.models.llama", "LlamaModel")}
-"""Architecture to module and class; imported when asked for."""
+_MODELS = {
+    "gemma3": "pelton.models.gemma3",
+    "llama": "pelton.models.llama",
+    "qwen2": "pelton.models.qwen2",
+    "qwen3": "pelton.models.qwen3",
+}
+"""Architecture -> module, imported when asked for; its function of the same name builds the model."""
 
 
 class Model(Protocol):
-    """What every model offers; see `LlamaModel`."""
+    """What every model offers; see `Decoder`."""
 
     config: DecoderConfig
 
@@ -30,11 +35,10 @@ class Model(Protocol):
     def head(self, op: Recorder, rows: Value) -> Value: ...
 
 
-def create_model(config: DecoderConfig, *, block_size: int, max_model_len: int) -> Model:
+def create_model(config: DecoderConfig, *, block_size: int) -> Model:
     """The model of `config.architecture`, without weights. Raises ValueError for an unknown architecture."""
-    if config.architecture not in _MODELS:
-        known = ", ".join(sorted(_MODELS))
-        raise ValueError(f"unknown architecture {config.architecture!r}; there are: {known}")
-    module, name = _MODELS[config.architecture]
-    model: Model = getattr(import_module(module), name)(config, block_size=block_size, max_model_len=max_model_len)
+    name = config.architecture
+    if name not in _MODELS:
+        raise ValueError(f"unknown architecture {name!r}; there are: {', '.join(sorted(_MODELS))}")
+    model: Model = getattr(import_module(_MODELS[name]), name)(config, block_size=block_size)
     return model

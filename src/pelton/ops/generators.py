@@ -28,34 +28,44 @@ def _integers(rng: Generator, low: int, high: int, size: int) -> Int32:
 
 def embed(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     table = _normal(rng, int(rng.integers(1, 300)), int(rng.choice(_WIDTHS)))
-    return _integers(rng, 0, len(table), sizes[T]), table
+    return _integers(rng, 0, len(table), sizes[T]), table, float(rng.choice([1.0, 25.3]))
 
 
 def rms_norm(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     width = int(rng.choice(_WIDTHS))
-    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5
+    residual = _normal(rng, sizes[T], width) if rng.random() < 0.5 else None
+    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5, residual
 
 
 def linear(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     n, k = (int(width) for width in rng.choice(_WIDTHS, 2))
     residual = _normal(rng, sizes[T], n) if rng.random() < 0.5 else None
-    return _normal(rng, sizes[T], k), pack_linear(_normal(rng, n, k)), residual
+    bias = _normal(rng, n) if rng.random() < 0.5 else None
+    return _normal(rng, sizes[T], k), pack_linear(_normal(rng, n, k), bias), residual
 
 
 def gated_activation(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     gate_up = _normal(rng, sizes[T], 2 * int(rng.choice(_WIDTHS)))
     gate_up[rng.random(gate_up.shape) < 0.1] *= 300  # where exp overflows
-    return (gate_up,)
+    return gate_up, str(rng.choice(["silu", "gelu_tanh"]))
+
+
+def rotary(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    frequencies = 10000.0 ** -rng.random(int(rng.choice(_WIDTHS))).astype(np.float32)
+    return _integers(rng, 0, 2**17, sizes[T]), frequencies, float(rng.choice([1.0, 1.2]))
 
 
 def rope_and_cache(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2)
     num_heads = cache.num_kv_heads * int(rng.integers(1, 4)) + 2 * cache.num_kv_heads
-    angles = _normal(rng, 100, cache.head_size // 2)
+    angles = _normal(rng, num_tokens, cache.head_size // 2)
     num_slots = len(cache.array) * cache.block_size
     slots = rng.permutation(np.arange(cache.block_size, num_slots))[:num_tokens]
     qkv = _normal(rng, num_tokens, num_heads * cache.head_size)
-    return qkv, _integers(rng, 0, 100, num_tokens), slots, np.cos(angles), np.sin(angles), cache
+    q_norm = k_norm = None
+    if rng.random() < 0.5:
+        q_norm, k_norm = _normal(rng, cache.head_size), _normal(rng, cache.head_size)
+    return qkv, np.cos(angles), np.sin(angles), slots, cache, q_norm, k_norm, 1e-6
 
 
 def attention(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
@@ -69,7 +79,8 @@ def attention(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     cache = _cache(rng, int(seq_lens.sum()))
     block_table = _fill(rng, cache, contexts, seq_lens, window)
     q = _normal(rng, num_tokens, cache.num_kv_heads * int(rng.integers(1, 4)) * cache.head_size)
-    return q, cache, block_table, query_start, seq_lens, cache.head_size**-0.5, window
+    softcap = None if rng.random() < 0.7 else 5.0
+    return q, cache, block_table, query_start, seq_lens, cache.head_size**-0.5, window, softcap
 
 
 def _cache(rng: Generator, num_tokens: int) -> KVCacheLayer:
@@ -100,6 +111,10 @@ def _fill(rng: Generator, cache: KVCacheLayer, contexts: Int32, seq_lens: Int32,
 
 def gather_rows(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     return _normal(rng, sizes[T], int(rng.choice(_WIDTHS))), _integers(rng, 0, sizes[T], sizes[L])
+
+
+def softcap(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    return _normal(rng, sizes[L], int(rng.integers(1, 400))) * 20, float(rng.choice([1.0, 30.0]))
 
 
 def sample(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:

@@ -34,15 +34,17 @@ def _expect_matrix(name: str, value: Shaped) -> tuple[Dim | int, int]:
     return value.shape[0], value.shape[1]
 
 
-def _embed(token_ids: Shaped, table: Shaped) -> Specs:
+def _embed(token_ids: Shaped, table: Shaped, scale: float) -> Specs:
     _, hidden = _expect_matrix("table", table)
     _expect("token_ids", token_ids, token_ids.shape[:1], "int32")
     return (ArraySpec("x", (token_ids.shape[0], hidden)),)
 
 
-def _rms_norm(x: Shaped, weight: Shaped, eps: float) -> Specs:
+def _rms_norm(x: Shaped, weight: Shaped, eps: float, residual: Shaped | None) -> Specs:
     rows, hidden = _expect_matrix("x", x)
     _expect("weight", weight, (hidden,))
+    if residual is not None:
+        _expect("residual", residual, (rows, hidden))
     return (ArraySpec("normed", (rows, hidden)),)
 
 
@@ -54,24 +56,45 @@ def _linear(x: Shaped, weight: PackedLinear, residual: Shaped | None) -> Specs:
     return (ArraySpec("y", (rows, weight.out_features)),)
 
 
-def _gated_activation(gate_up: Shaped) -> Specs:
+def _gated_activation(gate_up: Shaped, activation: str) -> Specs:
     rows, size = _expect_matrix("gate_up", gate_up)
+    if activation not in reference.ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(reference.ACTIVATIONS)}, got {activation!r}")
     if size % 2:
         raise ValueError(f"gate_up must have an even number of columns, got {size}")
     return (ArraySpec("activated", (rows, size // 2)),)
 
 
+def _rotary(positions: Shaped, frequencies: Shaped, factor: float) -> Specs:
+    rows = positions.shape[0]
+    _expect("positions", positions, (rows,), "int32")
+    _expect("frequencies", frequencies, frequencies.shape[:1])
+    shape = (rows, frequencies.shape[0])
+    return (ArraySpec("cos", shape), ArraySpec("sin", shape))
+
+
 def _rope_and_cache(
-    qkv: Shaped, positions: Shaped, slot_mapping: Shaped, cos: Shaped, sin: Shaped, cache: KVCacheLayer
+    qkv: Shaped,
+    cos: Shaped,
+    sin: Shaped,
+    slot_mapping: Shaped,
+    cache: KVCacheLayer,
+    q_norm: Shaped | None,
+    k_norm: Shaped | None,
+    eps: float,
 ) -> Specs:
     rows, size = _expect_matrix("qkv", qkv)
     q_size = size - 2 * cache.num_kv_heads * cache.head_size
     if q_size <= 0 or q_size % (cache.num_kv_heads * cache.head_size):
         raise ValueError(f"qkv has {size} columns, which do not fit the cache of {cache.name}")
-    _expect("positions", positions, (rows,), "int32")
-    _expect("slot_mapping", slot_mapping, (rows,), "int64")
-    _expect("cos", cos, (cos.shape[0], cache.head_size // 2))
+    _expect("cos", cos, (rows, cache.head_size // 2))
     _expect("sin", sin, cos.shape)
+    _expect("slot_mapping", slot_mapping, (rows,), "int64")
+    if (q_norm is None) != (k_norm is None):
+        raise ValueError("q_norm and k_norm come together or not at all")
+    for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if weight is not None:
+            _expect(name, weight, (cache.head_size,))
     return (ArraySpec("q", (rows, q_size)),)
 
 
@@ -83,6 +106,7 @@ def _attention(
     seq_lens: Shaped,
     scale: float,
     window: int | None,
+    softcap: float | None,
 ) -> Specs:
     rows, size = _expect_matrix("q", q)
     if size % (cache.num_kv_heads * cache.head_size):
@@ -100,6 +124,10 @@ def _gather_rows(x: Shaped, rows: Shaped) -> Specs:
     _, hidden = _expect_matrix("x", x)
     _expect("rows", rows, rows.shape[:1], "int32")
     return (ArraySpec("gathered", (rows.shape[0], hidden)),)
+
+
+def _softcap(x: Shaped, cap: float) -> Specs:
+    return (ArraySpec("capped", _expect_matrix("x", x)),)
 
 
 def _sample(
@@ -145,11 +173,13 @@ GATED_ACTIVATION = Operator(
     generators.gated_activation,
     _ELEMENTWISE,
 )
+ROTARY = Operator("rotary", _rotary, reference.rotary, generators.rotary, _ELEMENTWISE)
 ROPE_AND_CACHE = Operator(
     "rope_and_cache", _rope_and_cache, reference.rope_and_cache, generators.rope_and_cache, _ELEMENTWISE
 )
 ATTENTION = Operator("attention", _attention, reference.attention, generators.attention, _ATTENTION)
 GATHER_ROWS = Operator("gather_rows", _gather_rows, reference.gather_rows, generators.gather_rows, _EXACT)
+SOFTCAP = Operator("softcap", _softcap, reference.softcap, generators.softcap, _ELEMENTWISE)
 SAMPLE = Operator("sample", _sample, reference.sample, generators.sample, _EXACT)
 LOGPROBS = Operator("logprobs", _logprobs, reference.logprobs, generators.logprobs, _ELEMENTWISE)
 
@@ -158,9 +188,11 @@ OPERATORS = (
     RMS_NORM,
     LINEAR,
     GATED_ACTIVATION,
+    ROTARY,
     ROPE_AND_CACHE,
     ATTENTION,
     GATHER_ROWS,
+    SOFTCAP,
     SAMPLE,
     LOGPROBS,
 )

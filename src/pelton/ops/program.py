@@ -27,7 +27,7 @@ class Value:
         return f"%{self.id} {self.name}{shape_str(self.shape)}{dtype}"
 
 
-Argument = Value | AnyArray | PackedLinear | KVCacheLayer | float | None
+Argument = Value | AnyArray | PackedLinear | KVCacheLayer | float | str | None
 """What a launch is given: values, weights (arrays or packed), KV caches, attributes."""
 
 

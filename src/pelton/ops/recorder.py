@@ -36,28 +36,36 @@ class Recorder:
         """The program recorded so far, with these outputs."""
         return Program(self._name, dict(self._inputs), dict(outputs), tuple(self._launches))
 
-    def embed(self, token_ids: Value, table: Float32) -> Value:
-        return self._one(operators.EMBED, token_ids, table)
+    def embed(self, token_ids: Value, table: Float32, scale: float = 1.0) -> Value:
+        return self._one(operators.EMBED, token_ids, table, scale)
 
-    def rms_norm(self, x: Value, weight: Float32, eps: float) -> Value:
-        return self._one(operators.RMS_NORM, x, weight, eps)
+    def rms_norm(self, x: Value, weight: Float32, eps: float, residual: Value | None = None) -> Value:
+        return self._one(operators.RMS_NORM, x, weight, eps, residual)
 
     def linear(self, x: Value, weight: PackedLinear, residual: Value | None = None) -> Value:
         return self._one(operators.LINEAR, x, weight, residual)
 
-    def gated_activation(self, gate_up: Value) -> Value:
-        return self._one(operators.GATED_ACTIVATION, gate_up)
+    def gated_activation(self, gate_up: Value, activation: str) -> Value:
+        return self._one(operators.GATED_ACTIVATION, gate_up, activation)
+
+    def rotary(self, positions: Value, frequencies: Float32, factor: float = 1.0) -> tuple[Value, Value]:
+        """cos and sin."""
+        cos, sin = self._launch(operators.ROTARY, positions, frequencies, factor)
+        return cos, sin
 
     def rope_and_cache(
         self,
         qkv: Value,
-        positions: Value,
+        cos: Value,
+        sin: Value,
         slot_mapping: Value,
-        cos: Float32,
-        sin: Float32,
         cache: KVCacheLayer,
+        *,
+        q_norm: Float32 | None,
+        k_norm: Float32 | None,
+        eps: float,
     ) -> Value:
-        return self._one(operators.ROPE_AND_CACHE, qkv, positions, slot_mapping, cos, sin, cache)
+        return self._one(operators.ROPE_AND_CACHE, qkv, cos, sin, slot_mapping, cache, q_norm, k_norm, eps)
 
     def attention(
         self,
@@ -69,11 +77,15 @@ class Recorder:
         *,
         scale: float,
         window: int | None,
+        softcap: float | None,
     ) -> Value:
-        return self._one(operators.ATTENTION, q, cache, block_table, query_start, seq_lens, scale, window)
+        return self._one(operators.ATTENTION, q, cache, block_table, query_start, seq_lens, scale, window, softcap)
 
     def gather_rows(self, x: Value, rows: Value) -> Value:
         return self._one(operators.GATHER_ROWS, x, rows)
+
+    def softcap(self, x: Value, cap: float) -> Value:
+        return self._one(operators.SOFTCAP, x, cap)
 
     def sample(
         self,

@@ -31,9 +31,9 @@ class Worker(Protocol):
 class CPUWorker:
     """Runs a checkpoint's model on the CPU."""
 
-    def __init__(self, args: EngineArgs, checkpoint: Checkpoint, max_model_len: int, *, progress: bool = False) -> None:
+    def __init__(self, args: EngineArgs, checkpoint: Checkpoint, *, progress: bool = False) -> None:
         self._args = args
-        self._model = create_model(checkpoint.config, block_size=args.cache.block_size, max_model_len=max_model_len)
+        self._model = create_model(checkpoint.config, block_size=args.cache.block_size)
         try:
             load_weights(self._model.parameters(), checkpoint, progress=progress)
         except MemoryError as error:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from threading import local
 from typing import Any, NoReturn
 
 import jinja2
@@ -10,6 +11,10 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+_MAX_STEPS = 500_000
+"""Rounds of loops and calls of macros in one rendering: a few seconds of work."""
 
 
 class _GenerationBlock(Extension):
@@ -17,9 +22,51 @@ class _GenerationBlock(Extension):
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _StepLimit(Extension):
+    """Counts the steps of a rendering, since nested loops may take forever."""
+
+    identifier = "pelton.step_limit"
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        super().__init__(environment)
+        self._thread = local()
+
+    def insert(self, template: nodes.Template) -> None:
+        """Begin every loop's and every macro's body with a call of `count`."""
+        for node in template.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            assert isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock)
+            node.body.insert(0, nodes.ExprStmt(self.call_method("count"), lineno=node.lineno))
+
+    def start(self) -> None:
+        self._thread.steps = 0
+
+    def count(self) -> None:
+        self._thread.steps += 1
+        if self._thread.steps > _MAX_STEPS:
+            raise jinja2.TemplateError(f"it takes more than {_MAX_STEPS} steps")
+
+
+class _SafeNamespace(Namespace):
+    """Templates keep their variables here; names that mean something to Python are not among them."""
+
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise jinja2.TemplateError(f"a namespace has no {name}")
+        super().__setitem__(name, value)
+
+
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -49,11 +96,20 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
+        environment.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            # Classes have more methods than templates need.
+            "dict": _dict,
+            "namespace": _SafeNamespace,
+        }
+        self._steps = _StepLimit(environment)
+        environment.extensions[_StepLimit.identifier] = self._steps
         self._special_tokens = special_tokens
         try:
-            self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            self._steps.insert(tree)
+            self._template = environment.from_string(tree)
         except Exception as error:
             # Not only TemplateError: deep nesting is a RecursionError, or a SyntaxError of the compiled code.
             raise ValueError(f"the model's chat template is not valid: {error}") from error
@@ -61,15 +117,17 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **extras: Any) -> str:
         """The prompt of a conversation.
 
-        Raises ValueError for messages that are not dictionaries with a role, and for whatever the template
-        itself refuses.
+        Entries of a message that are None count as absent. Raises ValueError for messages that are not dictionaries
+        with a role, and for whatever the template itself refuses. Time is limited, memory is not.
         """
         for message in messages:
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise ValueError(f"a message must be a dictionary with a role and a content, got {message!r}")
+        present = [{key: value for key, value in message.items() if value is not None} for message in messages]
         variables = {"tools": None, "documents": None, **self._special_tokens, **extras}
+        self._steps.start()
         try:
-            return self._template.render(**variables, messages=messages, add_generation_prompt=add_generation_prompt)
+            return self._template.render(**variables, messages=present, add_generation_prompt=add_generation_prompt)
         except Exception as error:
             # Templates index and concatenate what users send, so any exception may be the user's mistake.
             raise ValueError(f"the chat template refuses these messages: {error}") from error

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 import tokenizers
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")
 
 
 class IncrementalDetokenizer(ABC):
@@ -44,22 +44,23 @@ _ALPHABET = _byte_alphabet()
 class TokenBytes(dict[int, bytes]):
     """Token id -> bytes of a byte-level vocabulary; entries appear when they are first looked up.
 
-    Skipped tokens and ids outside the vocabulary have no bytes.
+    Skipped tokens and ids outside the vocabulary have no bytes. Added tokens are texts as they stand, also where the
+    library's decoder reads their letters as bytes (DeepSeek has tokens such as ü).
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, skipped: Container[int]) -> None:
         super().__init__()
         self._backend = backend
+        self._added = backend.get_added_tokens_decoder()
         self._skipped = skipped
 
     def __missing__(self, token_id: int) -> bytes:
         text = None if token_id in self._skipped else self._backend.id_to_token(token_id)
         if text is None:
             data = b""
-        elif all(ord(char) in _ALPHABET for char in text):
+        elif token_id not in self._added and all(ord(char) in _ALPHABET for char in text):
             data = bytes(_ALPHABET[ord(char)] for char in text)
         else:
-            # An added token, such as one with a space in it.
             data = text.encode()
         self[token_id] = data
         return data

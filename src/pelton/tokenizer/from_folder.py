@@ -1,6 +1,7 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, chat_template.jinja."""
+"""The tokenizer of a Hugging Face folder: tokenizer.json, and the files beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,38 +9,67 @@ import tokenizers
 
 from pelton.loader.text_files import read_json, read_text
 from pelton.tokenizer.backend_errors import backend_errors
+from pelton.tokenizer.folder_templates import folder_templates
+from pelton.tokenizer.post_processor import surrounding_ids
 from pelton.tokenizer.tokenizer import Tokenizer
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _MAX_TOKENIZER_BYTES = 512_000_000
+_OTHER_FORMS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
+"""Vocabularies in forms that Pelton does not read."""
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Raises ValueError that names the file and what is wrong with it."""
-    path = folder / "tokenizer.json"
+    path, config_path, map_path = (
+        folder / name for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+    )
+    backend = _backend(path)
+    config = read_json(config_path) if config_path.exists() else {}
+    special_tokens = read_json(map_path) if map_path.exists() else {}
+    with _in_file(map_path):
+        special_tokens = _special_tokens(special_tokens)
+    with _in_file(config_path):
+        _check_config(backend, config)
+        special_tokens |= _special_tokens(config)
+    with _in_file(path):
+        prefix, suffix = surrounding_ids(backend)
+    with _in_file(config_path):
+        prefix = _with_token(backend, prefix, "bos_token", config, special_tokens)
+        suffix = _with_token(backend, suffix, "eos_token", config, special_tokens)
+    template, named_templates = folder_templates(folder, config)
+    return Tokenizer(
+        backend,
+        prefix=prefix,
+        suffix=suffix,
+        special_tokens=special_tokens,
+        chat_template=template,
+        named_templates=named_templates,
+    )
+
+
+@contextmanager
+def _in_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _backend(path: Path) -> tokenizers.Tokenizer:
     if not path.exists():
-        raise ValueError(f"{folder} has no tokenizer.json, which Pelton needs for text")
+        problem = f"{path.parent} has no tokenizer.json"
+        if others := [name for name in _OTHER_FORMS if (path.parent / name).exists()]:
+            remedy = "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            raise ValueError(f"{problem}, only {others[0]}; make one of it ({remedy})")
+        raise ValueError(f"{problem}, which Pelton needs for text")
     text = read_text(path, _MAX_TOKENIZER_BYTES)
     with backend_errors(f"{path} is not a usable tokenizer"):
         backend = tokenizers.Tokenizer.from_str(text)
     # Training leaves these behind; prompts are never cut or filled up.
     backend.no_truncation()
     backend.no_padding()
-    config_path = folder / "tokenizer_config.json"
-    config = read_json(config_path) if config_path.exists() else {}
-    template_path = folder / "chat_template.jinja"
-    template = read_text(template_path) if template_path.exists() else None
-    try:
-        _check_config(backend, config)
-        special_tokens = _special_tokens(config)
-        return Tokenizer(
-            backend,
-            add_bos_token=_adds_bos(backend, config, special_tokens),
-            special_tokens=special_tokens,
-            chat_template=_chat_template(config) if template is None else template,
-        )
-    except ValueError as error:
-        raise ValueError(f"{config_path}: {error}") from None
+    return backend
 
 
 def _check_config(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
@@ -72,29 +102,26 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> bool:
-    """What tokenizer_config.json says; if it is silent, what tokenizer.json puts around a text."""
-    for name in ("add_bos_token", "add_eos_token"):
-        if not isinstance(config.get(name), bool | None):
-            raise ValueError(f"{name} must be true or false, got {config[name]!r}")
-    if config.get("add_eos_token"):
-        raise ValueError("add_eos_token is true, and Pelton never ends a prompt")
-    if (stated := config.get("add_bos_token")) is not None:
-        return bool(stated)
-    with backend_errors("tokenizer.json cannot encode an empty text"):
-        around: list[str] = backend.encode("", add_special_tokens=True).tokens
-    if around and around != [special_tokens.get("bos_token")]:
-        raise ValueError(f"tokenizer.json puts {' '.join(around)} around a text, not only bos_token first")
-    return bool(around)
-
-
-def _chat_template(config: Mapping[str, Any]) -> str | None:
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        # Named templates: the one for plain conversations is called default.
-        if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in template):
-            raise ValueError(f"chat_template must be a string or a list of objects with a name, got {template!r}")
-        template = {entry["name"]: entry.get("template") for entry in template}.get("default")
-    if template is not None and not isinstance(template, str):
-        raise ValueError(f"chat_template must be a string, got {template!r}")
-    return template
+def _with_token(
+    backend: tokenizers.Tokenizer,
+    ids: Sequence[int],
+    role: str,
+    config: Mapping[str, Any],
+    special_tokens: Mapping[str, str],
+) -> list[int]:
+    """What tokenizer.json puts on one side of a text, with or without one token as tokenizer_config.json says."""
+    key = f"add_{role}"
+    stated = config.get(key)
+    if not isinstance(stated, bool | None):
+        raise ValueError(f"{key} must be true or false, got {stated!r}")
+    token = special_tokens.get(role)
+    token_id = None if token is None else backend.token_to_id(token)
+    if stated is None:
+        return list(ids)
+    if not stated:
+        return [other for other in ids if other != token_id]
+    if token_id is None:
+        raise ValueError(f"{key} is true, and the tokenizer has no {role}")
+    if token_id in ids:
+        return list(ids)
+    return [token_id, *ids] if role == "bos_token" else [*ids, token_id]

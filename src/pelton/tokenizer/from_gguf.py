@@ -1,124 +1,157 @@
 """The tokenizer in a GGUF file's metadata."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from pelton.loader.gguf import MetadataValue
 from pelton.tokenizer.backend_errors import backend_errors
+from pelton.tokenizer.gguf_bpe import byte_level_backend, pre_tokenization
+from pelton.tokenizer.gguf_sentencepiece import sentencepiece_backend
+from pelton.tokenizer.gguf_vocabulary import PREFIX, GGUFVocabulary, read_vocabulary
+from pelton.tokenizer.gguf_wordpiece import wordpiece_backend
 from pelton.tokenizer.tokenizer import Tokenizer
 
-_PREFIX = "tokenizer.ggml."
-_BYTE_PAIR_MODEL = "gpt2"
-
-_PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "smollm": lambda: pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    ),
-}
-"""`tokenizer.ggml.pre` -> how a text is cut before the merges."""
+_SECTION = "tokenizer."
+_TEMPLATE, _TEMPLATE_NAMES = "tokenizer.chat_template", "tokenizer.chat_templates"
+_SKIPPED = {"tokenizer.huggingface.json"}
+"""A copy of tokenizer.json. The vocabulary beside it says the same in the form that all GGUF files have."""
 
 _SPECIAL_TOKENS = {
     "bos_token_id": "bos_token",
     "eos_token_id": "eos_token",
     "unknown_token_id": "unk_token",
     "padding_token_id": "pad_token",
+    "seperator_token_id": "sep_token",
+    "separator_token_id": "sep_token",
+    "cls_token_id": "cls_token",
+    "mask_token_id": "mask_token",
 }
-"""Key -> role, as chat templates know it."""
+"""Key -> role, as chat templates know it. Most files spell separator in the first way."""
 
-_KNOWN = {"model", "pre", "tokens", "token_type", "merges", "add_bos_token", *_SPECIAL_TOKENS}
+_COMMON = {"model", "pre", "tokens", "token_type", "add_bos_token", "add_eos_token", "add_sep_token", *_SPECIAL_TOKENS}
 _HARMLESS = {
-    "add_space_prefix", "cls_token_id", "eom_token_id", "eot_token_id", "fim_mid_token_id",
-    "fim_pad_token_id", "fim_pre_token_id", "fim_rep_token_id", "fim_sep_token_id", "fim_suf_token_id",
-    "mask_token_id", "scores", "seperator_token_id", "separator_token_id", "token_type_count",
+    "eom_token_id", "eot_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_pre_token_id", "fim_rep_token_id",
+    "fim_sep_token_id", "fim_suf_token_id", "middle_token_id", "prefix_token_id", "suffix_token_id", "token_type_count",
 }  # fmt: skip
-"""Read elsewhere, or without a meaning for byte-pair vocabularies."""
+"""Read elsewhere, or roles of tokens that only the caller can give a meaning."""
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
-_TOKEN_TYPES = (_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a value of `tokenizer.ggml.model` stands for."""
+
+    backend: Callable[[GGUFVocabulary], tokenizers.Tokenizer]
+    known: frozenset[str]
+    """Keys of this kind alone."""
+    harmless: frozenset[str]
+    """Keys that other kinds need, and that converters write for this one too."""
+    begins: Callable[[GGUFVocabulary], bool]
+    """Whether a text gets a token at its beginning, if the file does not say."""
+    begin_keys: tuple[str, ...] = ("bos_token_id",)
+    """The token at the beginning: the first of these that the file has."""
+    ends_with_separator: bool = False
+    """Whether the separator ends a text, if the file does not say; else it only stands between two texts."""
+
+
+_KINDS = {
+    "gpt2": _Kind(
+        byte_level_backend,
+        known=frozenset({"merges"}),
+        harmless=frozenset({"scores", "add_space_prefix", "remove_extra_whitespaces"}),
+        begins=lambda vocabulary: pre_tokenization(vocabulary).add_bos_token,
+    ),
+    "llama": _Kind(
+        sentencepiece_backend,
+        known=frozenset({"scores", "add_space_prefix", "remove_extra_whitespaces"}),
+        harmless=frozenset({"merges"}),
+        begins=lambda vocabulary: True,
+    ),
+    "bert": _Kind(
+        wordpiece_backend,
+        known=frozenset({"normalizer.lowercase", "normalizer.strip_accents"}),
+        harmless=frozenset({"scores", "merges", "add_space_prefix", "remove_extra_whitespaces"}),
+        begins=lambda vocabulary: True,
+        begin_keys=("cls_token_id", "bos_token_id"),
+        ends_with_separator=True,
+    ),
+}
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, MetadataValue]) -> Tokenizer:
     """Raises ValueError that names the key that is missing, wrong or not implemented."""
-    entries = {key.removeprefix(_PREFIX): value for key, value in metadata.items() if key.startswith(_PREFIX)}
+    entries = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
     if not entries:
         raise ValueError("the file has no tokenizer")
-    _refuse_unknown(entries)
-    tokens = _strings(entries, "tokens")
+    model = entries.get("model")
+    if not isinstance(model, str) or model not in _KINDS:
+        raise ValueError(f"{PREFIX}model is {model!r}, and Pelton reads only {', '.join(_KINDS)}")
+    kind = _KINDS[model]
+    template, named_templates = _templates(metadata)
+    _refuse_unknown(metadata, kind)
+    vocabulary = read_vocabulary(entries)
     special_tokens = {
-        role: tokens[_token_id(entries, key, len(tokens))] for key, role in _SPECIAL_TOKENS.items() if key in entries
+        role: token for key, role in _SPECIAL_TOKENS.items() if (token := vocabulary.token(key)) is not None
     }
-    template = metadata.get("tokenizer.chat_template")
-    if template is not None and not isinstance(template, str):
-        raise ValueError("tokenizer.chat_template must be a string")
+    backend = kind.backend(vocabulary)
+    with backend_errors(f"{PREFIX}tokens holds special tokens that are not usable"):
+        backend.add_tokens(vocabulary.added_tokens())
     return Tokenizer(
-        _backend(entries, tokens),
-        add_bos_token=_flag(entries, "add_bos_token"),
+        backend,
+        prefix=_prefix(vocabulary, kind),
+        suffix=_suffix(vocabulary, kind),
         special_tokens=special_tokens,
         chat_template=template,
+        named_templates=named_templates,
     )
 
 
-def _refuse_unknown(entries: Mapping[str, MetadataValue]) -> None:
-    if (model := entries.get("model")) != _BYTE_PAIR_MODEL:
-        raise ValueError(f"{_PREFIX}model is {model!r}, and Pelton reads only {_BYTE_PAIR_MODEL!r}")
-    pre = entries.get("pre")
-    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
-        raise ValueError(f"{_PREFIX}pre is {pre!r}, and Pelton reads only {', '.join(_PRE_TOKENIZERS)}")
-    if _flag(entries, "add_eos_token"):
-        raise ValueError(f"{_PREFIX}add_eos_token is true, and Pelton never ends a prompt")
-    unknown = set(entries) - _KNOWN - _HARMLESS - {"add_eos_token"}
+def _refuse_unknown(metadata: Mapping[str, MetadataValue], kind: _Kind) -> None:
+    known = {PREFIX + key for key in _COMMON | _HARMLESS | kind.known | kind.harmless}
+    known |= {_TEMPLATE, _TEMPLATE_NAMES} | _SKIPPED
+    unknown = {
+        key for key in metadata if key.startswith(_SECTION) and key not in known and not key.startswith(f"{_TEMPLATE}.")
+    }
     if unknown:
-        raise ValueError(f"Pelton does not know the key {_PREFIX}{min(unknown)}, so it cannot honour it")
+        raise ValueError(f"Pelton does not know the key {min(unknown)}, so it cannot honour it")
 
 
-def _backend(entries: Mapping[str, MetadataValue], tokens: Sequence[str]) -> tokenizers.Tokenizer:
-    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(vocabulary) < len(tokens):
-        raise ValueError(f"{_PREFIX}tokens holds {len(tokens) - len(vocabulary)} tokens twice")
-    pairs = (merge.partition(" ") for merge in _strings(entries, "merges"))
-    with backend_errors(f"{_PREFIX}merges does not fit the vocabulary"):
-        backend = tokenizers.Tokenizer(models.BPE(vocabulary, [(left, right) for left, _, right in pairs]))
-    backend.pre_tokenizer = _PRE_TOKENIZERS[str(entries["pre"])]()
-    backend.decoder = decoders.ByteLevel()
-    backend.add_tokens(_added_tokens(entries, tokens))
-    return backend
+def _templates(metadata: Mapping[str, MetadataValue]) -> tuple[str | None, dict[str, str]]:
+    """The chat template, and further ones by name."""
+    templates = {}
+    for key, value in metadata.items():
+        if key == _TEMPLATE or key.startswith(f"{_TEMPLATE}."):
+            if not isinstance(value, str):
+                raise ValueError(f"{key} must be a string")
+            templates[key.removeprefix(_TEMPLATE).removeprefix(".")] = value
+    names = metadata.get(_TEMPLATE_NAMES, [])
+    if not isinstance(names, list):
+        raise ValueError(f"{_TEMPLATE_NAMES} must be a list of strings")
+    if missing := [name for name in names if name not in templates]:
+        raise ValueError(f"{_TEMPLATE_NAMES} names {missing[0]!r}, and there is no {_TEMPLATE}.{missing[0]}")
+    return templates.pop("", None), templates
 
 
-def _added_tokens(entries: Mapping[str, MetadataValue], tokens: Sequence[str]) -> list[AddedToken]:
-    """Tokens that a text may spell out, and that no merge produces."""
-    types = entries.get("token_type")
-    if types is None:
-        return []
-    if not isinstance(types, np.ndarray) or len(types) != len(tokens):
-        raise ValueError(f"{_PREFIX}token_type must hold one number for each of the {len(tokens)} tokens")
-    known = np.isin(types, _TOKEN_TYPES)
-    if not known.all():
-        raise ValueError(f"{_PREFIX}token_type holds {types[~known][0]}, which Pelton does not know")
-    return [
-        AddedToken(tokens[token_id], special=bool(types[token_id] != _USER_DEFINED), normalized=False)
-        for token_id in np.flatnonzero(np.isin(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))).tolist()
-    ]
+def _prefix(vocabulary: GGUFVocabulary, kind: _Kind) -> list[int]:
+    wanted = vocabulary.flag("add_bos_token", kind.begins(vocabulary))
+    return [_first_id(vocabulary, kind.begin_keys)] if wanted else []
 
 
-def _strings(entries: Mapping[str, MetadataValue], key: str) -> list[str]:
-    value = entries.get(key)
-    if not isinstance(value, list):
-        raise ValueError(f"{_PREFIX}{key} must be a list of strings")
-    return value
+def _suffix(vocabulary: GGUFVocabulary, kind: _Kind) -> list[int]:
+    ids = []
+    if vocabulary.flag("add_eos_token", False):
+        ids.append(_first_id(vocabulary, ("eos_token_id",)))
+    if vocabulary.flag("add_sep_token", kind.ends_with_separator) and kind.ends_with_separator:
+        separator = _first_id(vocabulary, ("seperator_token_id", "separator_token_id"))
+        # Converters of BERT models call the separator the end of the sequence, too.
+        ids += [separator] if separator not in ids else []
+    return ids
 
 
-def _flag(entries: Mapping[str, MetadataValue], key: str) -> bool:
-    value = entries.get(key, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{_PREFIX}{key} must be true or false, got {value!r}")
-    return value
-
-
-def _token_id(entries: Mapping[str, MetadataValue], key: str, vocab_size: int) -> int:
-    value = entries[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocab_size:
-        raise ValueError(f"{_PREFIX}{key} must be a token id below {vocab_size}, got {value!r}")
-    return value
+def _first_id(vocabulary: GGUFVocabulary, keys: Sequence[str]) -> int:
+    """The first that the file has."""
+    found = [token_id for key in keys if (token_id := vocabulary.token_id(key)) is not None]
+    if not found:
+        raise ValueError(f"the tokenizer puts a token around a text, and {PREFIX}{keys[0]} is missing")
+    return found[0]

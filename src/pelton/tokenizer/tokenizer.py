@@ -22,16 +22,20 @@ _NO_TOKENS: frozenset[int] = frozenset()
 class Tokenizer:
     """A model's vocabulary, with its conventions.
 
-    `special_tokens` maps roles to tokens (`bos_token`, `eos_token` ...), as chat templates know them.
+    `prefix` and `suffix` are the ids that the model wants around a text. `special_tokens` maps roles to tokens
+    (`bos_token`, `eos_token` ...), as chat templates know them. `named_templates` are chat templates for special
+    purposes; `tool_use` is the only one with a known purpose.
     """
 
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
         *,
-        add_bos_token: bool,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
         special_tokens: Mapping[str, str],
         chat_template: str | None,
+        named_templates: Mapping[str, str] | None = None,
     ) -> None:
         self._backend = backend
         self._special_ids = frozenset(
@@ -39,12 +43,9 @@ class Tokenizer:
         )
         self._special_tokens = dict(special_tokens)
         self._template_source = chat_template
-        self._prefix: list[int] = []
-        if add_bos_token:
-            bos_token_id = self.special_token_id("bos_token")
-            if bos_token_id is None:
-                raise ValueError("the tokenizer asks for a beginning-of-sequence token but has none")
-            self._prefix = [bos_token_id]
+        self._named_templates = dict(named_templates or {})
+        self._prefix = list(prefix)
+        self._suffix = list(suffix)
 
     @property
     def vocab_size(self) -> int:
@@ -59,10 +60,10 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, in which special tokens may be spelled out.
 
-        `add_special_tokens`: put the beginning-of-sequence token first, if the model wants one and the text
-        does not begin with it. Bytes that the vocabulary lacks have no tokens (SmolLM2 lacks some control
-        characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode, or that the
-        vocabulary has neither tokens nor an unknown token for.
+        `add_special_tokens`: put the tokens around it that the model wants (beginning and end of sequence), unless
+        the text itself begins or ends with them. Bytes that the vocabulary lacks have no tokens (SmolLM2 lacks some
+        control characters), as in the models' own tokenizers. Raises ValueError for text that is not valid Unicode,
+        or that the vocabulary has neither tokens nor an unknown token for.
         """
         try:
             text.encode()
@@ -73,22 +74,35 @@ class Tokenizer:
             ) from None
         with backend_errors("the tokenizer cannot encode this text"):
             token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if add_special_tokens and self._prefix and token_ids[:1] != self._prefix:
-            return self._prefix + token_ids
-        return token_ids
+        return self._surrounded(token_ids) if add_special_tokens else token_ids
+
+    def _surrounded(self, token_ids: list[int]) -> list[int]:
+        prefix, suffix = self._prefix, self._suffix
+        rest = token_ids[len(prefix) :] if token_ids[: len(prefix)] == prefix else token_ids
+        ended = not suffix or rest[-len(suffix) :] == suffix
+        return prefix + rest + ([] if ended else suffix)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids; ids outside the vocabulary have none. Raises ValueError for negative ids."""
         try:
+            if self._is_byte_level:
+                detokenizer = self.detokenizer(skip_special_tokens)
+                return detokenizer.add(token_ids) + detokenizer.finish()
             return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except OverflowError:
             raise ValueError(f"token ids must be in [0, 2**32), got {list(token_ids)!r}") from None
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token, special or not; U+FFFD where it holds a part of a character."""
+        """The text of one token, special or not; U+FFFD where it holds a part of a character.
+
+        It is what the token adds to a text: the space before a word stays, also where `decode` drops it at the
+        beginning.
+        """
         if self._is_byte_level:
             return self._all_bytes[token_id].decode("utf-8", "replace")
-        return self.decode([token_id], skip_special_tokens=False)
+        # Decoders treat the first token of a text in their own way.
+        alone = self.decode([token_id], skip_special_tokens=False)
+        return self.decode([token_id, token_id], skip_special_tokens=False)[len(alone) :]
 
     def detokenizer(self, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
         """For the text of one growing sequence."""
@@ -97,21 +111,33 @@ class Tokenizer:
         return WindowDetokenizer(self._backend, self._special_ids if skip_special_tokens else _NO_TOKENS)
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extras: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **extras: Any,
     ) -> str:
-        """The prompt of a conversation; `extras` are variables of the model's template.
+        """The prompt of a conversation; `extras` are further variables of the model's template.
 
-        Raises ValueError if the model has no template, or if the template refuses the messages.
+        With tools, the model's template for them is taken if it has one of its own. Raises ValueError if the model
+        has no template, or if the template refuses the messages.
         """
-        if self._chat_template is None:
-            raise ValueError("the model has no chat template; send a prompt instead of messages")
-        return self._chat_template.render(messages, add_generation_prompt, **extras)
+        template = self._tool_template if tools is not None and self._tool_template else self._chat_template
+        if template is None:
+            others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
+            raise ValueError(f"the model has no chat template{others}; send a prompt instead of messages")
+        return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
     @cached_property
     def _chat_template(self) -> ChatTemplate | None:
-        if self._template_source is None:
-            return None
-        return ChatTemplate(self._template_source, self._special_tokens)
+        source = self._template_source
+        return None if source is None else ChatTemplate(source, self._special_tokens)
+
+    @cached_property
+    def _tool_template(self) -> ChatTemplate | None:
+        source = self._named_templates.get("tool_use")
+        return None if source is None else ChatTemplate(source, self._special_tokens)
 
     @cached_property
     def _is_byte_level(self) -> bool:

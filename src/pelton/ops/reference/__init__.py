@@ -2,15 +2,18 @@
 
 from pelton.ops.reference.attention import attention
 from pelton.ops.reference.embed import embed
-from pelton.ops.reference.gated_activation import gated_activation
+from pelton.ops.reference.gated_activation import ACTIVATIONS, gated_activation
 from pelton.ops.reference.gather_rows import gather_rows
 from pelton.ops.reference.linear import linear
 from pelton.ops.reference.logprobs import logprobs
 from pelton.ops.reference.rms_norm import rms_norm
 from pelton.ops.reference.rope_and_cache import rope_and_cache
+from pelton.ops.reference.rotary import rotary
 from pelton.ops.reference.sample import sample
+from pelton.ops.reference.softcap import softcap
 
 __all__ = [
+    "ACTIVATIONS",
     "attention",
     "embed",
     "gated_activation",
@@ -19,5 +22,7 @@ __all__ = [
     "logprobs",
     "rms_norm",
     "rope_and_cache",
+    "rotary",
     "sample",
+    "softcap",
 ]

@@ -36,14 +36,16 @@ def attention(
     seq_lens: Int32,
     scale: float,
     window: int | None,
+    softcap: float | None,
     out: Float32,
 ) -> None:
     """Causal attention of this step's queries over the KV cache, which already holds this step's keys.
 
     q [T, H * D], block_table [R, max_blocks], query_start [R + 1], seq_lens [R] -> out [T, H * D].
     Request r owns queries [query_start[r], query_start[r + 1]), the last of its seq_lens[r] positions. The
-    query at position p sees keys [max(0, p - window + 1), p]. Slots outside of what a request's queries see
-    are not read, whatever they hold; nor are their block ids.
+    query at position p sees keys [max(0, p - window + 1), p]. With a soft cap, a score becomes
+    softcap * tanh(score / softcap). Slots outside of what a request's queries see are not read, whatever they
+    hold; nor are their block ids.
     """
     q = q * np.float32(scale)
     starts = query_start.tolist()
@@ -52,10 +54,18 @@ def attention(
         for first in range(starts[r], stop, QUERY_TILE):
             last = min(first + QUERY_TILE, stop)
             position = seq_len - stop + first
-            _attend(q[first:last], cache.array, block_table[r], position, window, out[first:last])
+            _attend(q[first:last], cache.array, block_table[r], position, window, softcap, out[first:last])
 
 
-def _attend(q: Float32, kv: Float32, blocks: Int32, position: int, window: int | None, out: Float32) -> None:
+def _attend(
+    q: Float32,
+    kv: Float32,
+    blocks: Int32,
+    position: int,
+    window: int | None,
+    softcap: float | None,
+    out: Float32,
+) -> None:
     """Consecutive queries of one request, scaled, the first at `position`."""
     _, _, num_kv_heads, block_size, head_size = kv.shape
     n, k, d = len(q), num_kv_heads, head_size
@@ -77,6 +87,10 @@ def _attend(q: Float32, kv: Float32, blocks: Int32, position: int, window: int |
             target = target.reshape(k, g * n, piece.num_blocks, block_size).transpose(2, 0, 1, 3)
         np.matmul(queries, keys.swapaxes(-1, -2), out=target)
 
+    if softcap is not None:
+        scores /= np.float32(softcap)
+        np.tanh(scores, out=scores)
+        scores *= np.float32(softcap)
     if n > 1:
         _mask(scores.reshape(k, g, n, high - low), position - low, window)
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)

@@ -5,8 +5,8 @@ import numpy as np
 from pelton.ops.arrays import Float32
 
 
-def rms_norm(x: Float32, weight: Float32, eps: float, out: Float32) -> None:
-    """x [T, E], weight [E] -> out [T, E] = weight * x / sqrt(mean(x**2) + eps)."""
+def rms_norm(x: Float32, weight: Float32, eps: float, residual: Float32 | None, out: Float32) -> None:
+    """x [..., E], weight [E], residual [..., E] -> out [..., E] = weight * x / sqrt(mean(x**2) + eps) + residual."""
     np.square(x, out=out)
     root = np.add.reduce(out, axis=-1, keepdims=True)
     root /= x.shape[-1]
@@ -14,3 +14,5 @@ def rms_norm(x: Float32, weight: Float32, eps: float, out: Float32) -> None:
     np.sqrt(root, out=root)
     np.divide(x, root, out=out)
     out *= weight
+    if residual is not None:
+        out += residual

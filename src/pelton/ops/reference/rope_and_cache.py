@@ -2,30 +2,39 @@
 
 import numpy as np
 
-from pelton.ops.arrays import Float32, Int32, Int64
+from pelton.ops.arrays import Float32, Int64
 from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.reference.rms_norm import rms_norm
 
 
 def rope_and_cache(
     qkv: Float32,
-    positions: Int32,
-    slot_mapping: Int64,
     cos: Float32,
     sin: Float32,
+    slot_mapping: Int64,
     cache: KVCacheLayer,
+    q_norm: Float32 | None,
+    k_norm: Float32 | None,
+    eps: float,
     out: Float32,
 ) -> None:
-    """Rotate queries and keys; give back the queries, write keys and values to their slots.
+    """Normalise and rotate queries and keys; give back the queries, write keys and values to their slots.
 
-    qkv [T, (H + 2K) * D], positions [T], slot_mapping [T], cos and sin [positions, D / 2] -> out [T, H * D].
+    qkv [T, (H + 2K) * D], cos and sin [T, D / 2], slot_mapping [T] -> out [T, H * D].
+    `q_norm` and `k_norm` [D] are the weights of an `rms_norm` over each head, with `eps`; None for no norm.
     Dimension i of a head rotates with dimension i + D / 2, as in Hugging Face's checkpoints.
     """
-    num_tokens, half = len(qkv), cos.shape[1]
+    num_tokens, half = cos.shape
     heads = qkv.reshape(num_tokens, -1, 2 * half)
     num_heads = heads.shape[1] - 2 * cache.num_kv_heads
     num_rotated = num_heads + cache.num_kv_heads
-    first, second = heads[:, :num_rotated, :half], heads[:, :num_rotated, half:]
-    c, s = cos[positions, None], sin[positions, None]
+    straight = heads[:, :num_rotated]
+    if q_norm is not None and k_norm is not None:
+        straight = np.empty((num_tokens, num_rotated, 2 * half), np.float32)
+        rms_norm(heads[:, :num_heads], q_norm, eps, None, straight[:, :num_heads])
+        rms_norm(heads[:, num_heads:num_rotated], k_norm, eps, None, straight[:, num_heads:])
+    first, second = straight[:, :, :half], straight[:, :, half:]
+    c, s = cos[:, None], sin[:, None]
 
     rotated = np.empty((num_tokens, num_rotated, 2 * half), np.float32)
     np.subtract(first * c, second * s, out=rotated[:, :, :half])

@@ -1,0 +1,20 @@
+"""Names and values that come from files of others, in messages."""
+
+import reprlib
+
+_MAX_NAME = 256
+_MAX_SHOWN = 120
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
+
+
+def check_name(name: str) -> None:
+    """Refuse names that would make the messages unreadable which show them, with a ValueError that says no file."""
+    if len(name) > _MAX_NAME or not name.isprintable():
+        raise ValueError(f"the name {shown(name)} is longer than {_MAX_NAME} characters, or not printable")
+
+
+def shown(value: object) -> str:
+    """A value from a file, for a message: on one line, printable, not long, however large or deeply nested it is."""
+    text = _REPR.repr(value)
+    return " ".join(text.split()) if len(text) <= _MAX_SHOWN else f"{' '.join(text[:_MAX_SHOWN].split())}..."

@@ -1,0 +1,67 @@
+"""Which files hold a model's weights: in a folder on this machine, or in a repository of the hub."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pelton.loader.text_files import read_json
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Names the shards. As in transformers, it does not count beside a `model.safetensors`."""
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLE_REMEDY = (
+    "a pickle, which can run code when it is opened; convert it to safetensors "
+    "(transformers: model.save_pretrained(folder))"
+)
+
+_MAX_LISTED = 8
+_ADAPTER = "adapter_config.json"
+_SHARD = re.compile(r"(.+-)\d+(-of-\d+\.safetensors)")
+
+
+def check_has_weights(place: object, names: Collection[str]) -> None:
+    """Raise ValueError, which says what is there instead, unless files of these names hold a model's weights."""
+    if _ADAPTER in names:
+        raise ValueError(
+            f"{place} holds an adapter ({_ADAPTER}), not a model; merge it into its base model first "
+            "(peft: model.merge_and_unload()) and save that"
+        )
+    if SINGLE in names or INDEX in names:
+        return
+    if pickles := sorted(name for name in names if name.endswith(PICKLES)):
+        raise ValueError(f"{place} has no safetensors, only {pickles[0]}: {PICKLE_REMEDY}")
+    if ggufs := sorted(name for name in names if name.endswith(".gguf")):
+        raise ValueError(f"{place} has no safetensors; give the GGUF file itself, such as {place}/{ggufs[0]}")
+    raise ValueError(f"{place} has no {SINGLE} and no {INDEX}")
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> file, a plain name. Raises ValueError that names the index and the entry."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise ValueError(f"{index} names {name!r} in weight_map, which is not a safetensors file of the folder")
+    return weight_map
+
+
+def shards(place: object, weight_map: dict[str, str], names: Collection[str]) -> list[str]:
+    """The files that a weight map names. Raises ValueError if one of them is missing, or one of the series left out."""
+    wanted = set(weight_map.values())
+    if missing := sorted(wanted.difference(names)):
+        raise ValueError(f"{place} lacks {', '.join(missing)}, which its index names")
+    series = {match.groups() for name in wanted if (match := _SHARD.fullmatch(name))}
+    left_out = sorted(
+        name for name in names if name not in wanted and (match := _SHARD.fullmatch(name)) and match.groups() in series
+    )
+    if left_out:
+        raise ValueError(f"{place} has {', '.join(left_out)}, which its index does not name")
+    return sorted(wanted)
+
+
+def listed(entries: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(entries) - _MAX_LISTED
+    return ", ".join(entries[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,51 @@
+"""The chat templates of a Hugging Face folder, which may be in any of four places."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pelton.loader.text_files import read_json, read_text
+
+_MAX_NAMED_TEMPLATES = 100
+
+
+def folder_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None, dict[str, str]]:
+    """The template for plain conversations, and others by name.
+
+    Later places go first: chat_template.jinja and additional_chat_templates/*.jinja, then chat_template in
+    tokenizer_config.json (`config`), then chat_template.json, which older processors wrote.
+    Raises ValueError that names the file.
+    """
+    templates = _files(folder)
+    if not templates:
+        templates = _entry(folder / "tokenizer_config.json", config)
+    legacy_path = folder / "chat_template.json"
+    if not templates and legacy_path.exists():
+        templates = _entry(legacy_path, read_json(legacy_path))
+    return templates.pop("default", None), templates
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    if len(paths) > _MAX_NAMED_TEMPLATES:
+        raise ValueError(f"{folder / 'additional_chat_templates'} holds {len(paths)} templates, not chat templates")
+    templates = {path.stem: read_text(path) for path in paths}
+    default = folder / "chat_template.jinja"
+    if default.exists():
+        templates["default"] = read_text(default)
+    return templates
+
+
+def _entry(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The `chat_template` of a JSON file: a template, or a list of them with names."""
+    entry = config.get("chat_template")
+    if entry is None:
+        return {}
+    named = isinstance(entry, list)
+    if named and not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in entry):
+        raise ValueError(f"{path}: chat_template must be a string or a list of objects with a name, got {entry!r}")
+    templates = {item["name"]: item.get("template") for item in entry} if named else {"default": entry}
+    for template in templates.values():
+        if not isinstance(template, str):
+            raise ValueError(f"{path}: chat_template must be a string, got {template!r}")
+    return templates

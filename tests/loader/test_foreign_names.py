@@ -1,0 +1,62 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pelton.loader.foreign_names import check_name, shown
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a\nb", r"'a\nb'"),
+        ("\ud800\u202e", r"'\ud800\u202e'"),
+        (True, "True"),
+        (0.5, "0.5"),
+        (None, "None"),
+        ([1, "x"], "[1, 'x']"),
+        (np.zeros(2, np.float32), "array([0., 0.], dtype=float32)"),
+    ],
+)
+def test_shows_short_values_whole(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a" * 10**6,
+        ["a" * 1000] * 1000,
+        {"a" * 1000: {"b" * 1000: ["c" * 1000] * 6}},
+        nested(50_000),
+        10**4000,
+        np.arange(900),
+        np.zeros((30, 30)),
+        np.array(["a" * 1000]),
+        b"\n" * 1000,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_shows_large_values_short_and_on_one_line(value: object) -> None:
+    text = shown(value)
+    assert len(text) < 130
+    assert text.isprintable()
+
+
+@pytest.mark.parametrize("name", ["", "blk.0.attn_q.weight", "tokenizer.ggml.tokens", "é", "a" * 256])
+def test_takes_names_that_can_be_shown(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a" * 257, "a\nb", "\x1b[31m", "\ud800", "\u202e"])
+def test_refuses_names_that_cannot(name: str) -> None:
+    with pytest.raises(ValueError, match="is longer than 256 characters, or not printable") as refusal:
+        check_name(name)
+    assert str(refusal.value).isprintable()

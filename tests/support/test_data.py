@@ -1,0 +1,22 @@
+"""The test data that `scripts/setup test` fetches."""
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(sys.prefix) / "test-data"
+
+
+def gemma_gguf() -> Path:
+    """Gemma 3 270M, the base model, in Q4_K_M."""
+    return _existing(FOLDER / "gemma-3-270m-q4_k_m.gguf")
+
+
+def vocab_gguf(name: str) -> Path:
+    """One of llama.cpp's vocabularies, such as `llama-bpe`; beside most of them are texts (.inp) and ids (.out)."""
+    return _existing(FOLDER / "vocabs" / f"ggml-vocab-{name}.gguf")
+
+
+def _existing(path: Path) -> Path:
+    # A failure, and not a skip: nobody may believe that these tests have run.
+    assert path.is_file(), f"{path} is missing; fetch it with: {sys.executable} scripts/test_data.py {FOLDER}"
+    return path
