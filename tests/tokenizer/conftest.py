@@ -6,85 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import processors
 
 from pelton.loader import open_checkpoint
 from pelton.tokenizer import Tokenizer, load_tokenizer
-
-CORPUS = ["the quick brown fox jumps over the lazy dog", "hello world, hello words", "über die Brücke"] * 20
-SPECIAL = [
-    AddedToken("<unk>", special=True),
-    AddedToken("<s>", special=True),
-    AddedToken("</s>", special=True),
-]
-
-
-def trained(backend: tokenizers.Tokenizer, alphabet: list[str] | None = None) -> tokenizers.Tokenizer:
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet or [], show_progress=False
-    )
-    backend.train_from_iterator(CORPUS, trainer)
-    return backend
-
-
-def byte_level() -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trained(backend, pre_tokenizers.ByteLevel.alphabet())
-    backend.add_tokens(["<tool call>", "日本"])
-    return backend
-
-
-def with_byte_fallback(decoder: decoders.Decoder) -> tokenizers.Tokenizer:
-    """In the manner of SentencePiece: spaces become ▁, and what the vocabulary lacks becomes byte tokens."""
-    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoder
-    trained(backend, ["▁", "\N{REPLACEMENT CHARACTER}"])
-    state = json.loads(backend.to_str())
-    vocabulary = state["model"]["vocab"]
-    for byte in range(256):
-        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
-    restored = tokenizers.Tokenizer.from_str(json.dumps(state))
-    restored.add_tokens(["<tool call>"])
-    return restored
-
-
-def word_piece() -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
-    backend.train_from_iterator(CORPUS, trainer)
-    return backend
-
-
-def undecoded() -> tokenizers.Tokenizer:
-    backend = word_piece()
-    backend.decoder = None
-    return backend
-
-
-BACKENDS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
-    "byte level": byte_level,
-    "metaspace and byte fallback": lambda: with_byte_fallback(
-        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    ),
-    "llama": lambda: with_byte_fallback(
-        decoders.Sequence(
-            [
-                decoders.Replace("▁", " "),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(content=" ", left=1),
-            ]
-        )
-    ),
-    "word piece": word_piece,
-    "no decoder": undecoded,
-}
+from tests.tokenizer.backends import BACKENDS, byte_level
 
 
 @pytest.fixture(scope="session")
@@ -94,17 +20,21 @@ def smollm2() -> Tokenizer:
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return Tokenizer(BACKENDS[request.param](), add_bos_token=False, special_tokens={}, chat_template=None)
+    return Tokenizer(BACKENDS[request.param](), special_tokens={}, chat_template=None)
 
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Callable[..., Path]:
-    """A folder with tokenizer.json and, if `config` is not None, tokenizer_config.json."""
+    """A folder with tokenizer.json and, if `config` is not None, tokenizer_config.json.
 
-    def make(config: dict[str, Any] | None, adds_bos: bool = False) -> Path:
+    `template` is what tokenizer.json puts around a text, such as "<s> $A"; None is no post-processor at all.
+    """
+
+    def make(config: dict[str, Any] | None, template: str | None = None) -> Path:
         backend = byte_level()
-        if adds_bos:
-            backend.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", 1)])
+        if template is not None:
+            special = [(token, token_id) for token, token_id in (("<s>", 1), ("</s>", 2)) if token in template]
+            backend.post_processor = processors.TemplateProcessing(template, f"{template} $B", special)
         backend.save(str(tmp_path / "tokenizer.json"))
         if config is not None:
             (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

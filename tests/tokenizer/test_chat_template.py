@@ -1,21 +1,29 @@
-import json
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.chat_template import ChatTemplate
-from pelton.tokenizer.from_folder import tokenizer_from_folder
+from tests.tokenizer.backends import byte_level
+from tests.tokenizer.chat_templates import CONVERSATIONS, DOCUMENTS, TEMPLATES, TOOLS
 
 USER = [{"role": "user", "content": "Hi <&> é"}]
 
 
-def render(source: str, messages: Any = USER, **extras: Any) -> str:
-    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(messages, True, **extras)
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def render(source: str, messages: Any = USER, add_generation_prompt: bool = True, **extras: Any) -> str:
+    return ChatTemplate(source, SPECIAL).render(messages, add_generation_prompt, **extras)
+
+
+def rendered_by_transformers(source: str, messages: Any = USER, **options: Any) -> str:
+    reference = PreTrainedTokenizerFast(tokenizer_object=byte_level(), **SPECIAL)
+    return reference.apply_chat_template(messages, chat_template=source, tokenize=False, **options)
 
 
 def test_smollm2(smollm2: Tokenizer) -> None:
@@ -45,36 +53,47 @@ def test_smollm2(smollm2: Tokenizer) -> None:
         "{{ messages[0]['content'].strip().split(' ')[0] }} {{ color }}",
     ],
 )
-def test_renders_like_transformers(source: str, make_folder: Callable[..., Path]) -> None:
-    folder = make_folder({"bos_token": "<s>", "eos_token": "</s>", "chat_template": source})
-    reference = PreTrainedTokenizerFast.from_pretrained(folder)
-    expected = reference.apply_chat_template(USER, tokenize=False, add_generation_prompt=True, color="red")
-    assert tokenizer_from_folder(folder).apply_chat_template(USER, color="red") == expected
+def test_renders_like_transformers(source: str) -> None:
+    expected = rendered_by_transformers(source, add_generation_prompt=True, color="red")
+    assert render(source, color="red") == expected
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_usual_templates_render_like_transformers(name: str, conversation: str) -> None:
+    source, messages = TEMPLATES[name], CONVERSATIONS[conversation]
+    for add_generation_prompt, tools, documents, extras in product(
+        (True, False), (None, TOOLS), (None, DOCUMENTS), ({}, {"date": "today", "enable_thinking": False})
+    ):
+        options = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": documents, **extras}
+        try:
+            expected = rendered_by_transformers(source, messages, **options)
+        except (TemplateError, TypeError, AttributeError):
+            with pytest.raises(ValueError, match="the chat template refuses these messages"):
+                render(source, messages, **options)
+        else:
+            assert render(source, messages, **options) == expected
+
+
+def test_every_usual_template_takes_some_conversation() -> None:
+    for source in TEMPLATES.values():
+        assert render(source, CONVERSATIONS["one question"])
+        assert render(source, CONVERSATIONS["several turns"])
+
+
+def test_what_is_none_is_absent() -> None:
+    message = {"role": "assistant", "content": None}
+    assert render("{{ messages[0].content is defined }}", [message]) == "False"
+    assert message == {"role": "assistant", "content": None}
+
+
+def test_generation_is_a_scope() -> None:
+    source = "{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}"
+    assert render(source) == rendered_by_transformers(source) == "21"
 
 
 def test_the_date() -> None:
     assert render("{{ strftime_now('%Y') }}") in {str(datetime.now().year), str(datetime.now().year - 1)}
-
-
-def test_a_template_file_comes_first(make_folder: Callable[..., Path]) -> None:
-    folder = make_folder({"chat_template": "config"})
-    assert tokenizer_from_folder(folder).apply_chat_template(USER) == "config"
-    (folder / "chat_template.jinja").write_text("file")
-    assert tokenizer_from_folder(folder).apply_chat_template(USER) == "file"
-
-
-def test_of_named_templates_the_default_is_taken(make_folder: Callable[..., Path]) -> None:
-    templates = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    folder = make_folder({"chat_template": templates})
-    assert tokenizer_from_folder(folder).apply_chat_template(USER) == "plain"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates[:1]}))
-    with pytest.raises(ValueError, match="no chat template"):
-        tokenizer_from_folder(folder).apply_chat_template(USER)
-
-
-def test_without_a_template_the_remedy_is_named(make_folder: Callable[..., Path]) -> None:
-    with pytest.raises(ValueError, match="no chat template; send a prompt"):
-        tokenizer_from_folder(make_folder({})).apply_chat_template(USER)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +109,11 @@ def test_without_a_template_the_remedy_is_named(make_folder: Callable[..., Path]
         ("{{ messages.append(1) }}", "unsafe|not safely callable"),
         ("{{ messages[0].update({'role': 'x'}) }}", "unsafe|not safely callable"),
         ("{% include '/etc/passwd' %}", "refuses these messages"),
+        ("{% set ns = namespace(__class__=1) %}", "a namespace has no __class__"),
+        ("{% set ns = namespace() %}{% set ns._x = 1 %}", "a namespace has no _x"),
+        ("{{ dict.__globals__.json }}", "unsafe"),
+        ("{{ dict.mro()[1] }}", "no attribute 'mro'"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "not valid: maximum recursion depth"),
         ("{% if 1 %}" * 500 + "{% endif %}" * 500, "not valid: maximum recursion depth"),
         ("{% for a in b %}" * 50 + "{% endfor %}" * 50, "not valid: too many statically nested blocks"),
@@ -104,3 +128,24 @@ def test_refuses(source: str, problem: str) -> None:
 def test_refuses_what_is_not_a_message(messages: Any) -> None:
     with pytest.raises(ValueError, match="a dictionary with a role"):
         render("{{ messages }}", messages)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% for a in [[1]] recursive %}{{ loop([a, a]) }}{% endfor %}",
+        "{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}" + "{% call m() %}" * 15 + "{% endcall %}" * 15,
+    ],
+)
+def test_what_never_ends_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pelton.tokenizer.chat_template._MAX_STEPS", 10_000)
+    with pytest.raises(ValueError, match=r"takes more than 10000 steps|maximum recursion depth"):
+        render(source)
+
+
+def test_every_rendering_has_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pelton.tokenizer.chat_template._MAX_STEPS", 100)
+    template = ChatTemplate("{% for i in range(99) %}{% endfor %}done", {})
+    assert {template.render(USER, True) for _ in range(3)} == {"done"}

@@ -1,8 +1,10 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.detokenizer import ByteLevelDetokenizer, WindowDetokenizer
+from tests.support.vocabularies import vocabulary_tokenizer
 
 
 @given(data=st.data())
@@ -14,7 +16,8 @@ def test_pieces_make_up_the_whole(any_tokenizer: Tokenizer, data: st.DataObject)
     token_ids = [token_id for chunk in chunks for token_id in chunk]
     detokenizer = any_tokenizer.detokenizer(skip_special_tokens)
     pieces = [detokenizer.add(chunk) for chunk in chunks] + [detokenizer.finish()]
-    assert "".join(pieces) == any_tokenizer.decode(token_ids, skip_special_tokens)
+    whole = any_tokenizer.decode(token_ids, skip_special_tokens)
+    assert "".join(pieces) == whole == any_tokenizer._backend.decode(token_ids, skip_special_tokens)
 
 
 @given(text=st.text(alphabet="aé 日🙂\ufffd\n", min_size=1))
@@ -34,13 +37,27 @@ def test_smollm2(smollm2: Tokenizer, token_ids: list[int]) -> None:
     detokenizer = smollm2.detokenizer()
     assert isinstance(detokenizer, ByteLevelDetokenizer)
     pieces = [detokenizer.add([token_id]) for token_id in token_ids]
-    assert "".join(pieces) + detokenizer.finish() == smollm2.decode(token_ids)
+    whole = smollm2.decode(token_ids)
+    assert "".join(pieces) + detokenizer.finish() == whole == smollm2._backend.decode(token_ids)
+
+
+@pytest.mark.parametrize("name", ["llama-spm", pytest.param("gemma", marks=pytest.mark.slow)])
+@given(data=st.data())
+def test_real_vocabularies_with_byte_tokens(name: str, data: st.DataObject) -> None:
+    """With many of the byte tokens, which are 3 to 258 for Llama and 238 to 493 for Gemma."""
+    tokenizer = vocabulary_tokenizer(name)
+    ids = st.integers(0, 500) | st.integers(0, tokenizer.vocab_size)
+    token_ids = data.draw(st.lists(ids, max_size=20))
+    detokenizer = tokenizer.detokenizer()
+    assert isinstance(detokenizer, WindowDetokenizer)
+    pieces = [detokenizer.add([token_id]) for token_id in token_ids] + [detokenizer.finish()]
+    assert "".join(pieces) == tokenizer.decode(token_ids)
 
 
 def test_every_token_of_smollm2_has_its_bytes(smollm2: Tokenizer) -> None:
     for token_id in range(smollm2.vocab_size):
         detokenizer = smollm2.detokenizer(skip_special_tokens=False)
-        text = smollm2.decode([token_id], skip_special_tokens=False)
+        text = smollm2._backend.decode([token_id], skip_special_tokens=False)
         assert detokenizer.add([token_id]) + detokenizer.finish() == text
         assert smollm2.token_text(token_id) == text
 

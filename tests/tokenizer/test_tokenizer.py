@@ -1,8 +1,4 @@
-import json
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""SmolLM2's tokenizer, and what holds for all."""
 
 import pytest
 import tokenizers
@@ -14,7 +10,6 @@ from transformers import AutoTokenizer
 
 from pelton.loader import open_checkpoint
 from pelton.tokenizer import Tokenizer
-from pelton.tokenizer.from_folder import tokenizer_from_folder
 
 TEXTS = [
     "",
@@ -125,7 +120,7 @@ def test_lone_surrogates_are_refused(smollm2: Tokenizer) -> None:
 )
 def test_text_without_tokens_is_refused(model: models.Model) -> None:
     backend = tokenizers.Tokenizer(model)
-    tokenizer = Tokenizer(backend, add_bos_token=False, special_tokens={}, chat_template=None)
+    tokenizer = Tokenizer(backend, special_tokens={}, chat_template=None)
     assert tokenizer.encode("a") == [0]
     with pytest.raises(ValueError, match=r"cannot encode this text: .*([Uu]nk|UNK)"):
         tokenizer.encode("b")
@@ -135,113 +130,3 @@ def test_ids_outside_the_vocabulary(smollm2: Tokenizer) -> None:
     assert smollm2.decode([49152, 10**6]) == ""
     with pytest.raises(ValueError, match="token ids must be in"):
         smollm2.decode([-1])
-
-
-BOS = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False}}
-
-
-@pytest.mark.parametrize(
-    ("config", "adds_bos", "expected"),
-    [
-        ({**BOS, "add_bos_token": True}, False, True),
-        ({**BOS, "add_bos_token": False}, True, False),
-        ({**BOS, "add_bos_token": None}, True, True),
-        (BOS, True, True),
-        (BOS, False, False),
-        (None, False, False),
-    ],
-)
-def test_beginning_of_sequence(
-    config: dict[str, Any] | None, adds_bos: bool, expected: bool, make_folder: Callable[..., Path]
-) -> None:
-    tokenizer = tokenizer_from_folder(make_folder(config, adds_bos))
-    plain = tokenizer.encode("hello", add_special_tokens=False)
-    assert tokenizer.decode(plain) == "hello"
-    assert 1 not in plain
-    assert tokenizer.encode("hello") == [1] * expected + plain
-    assert tokenizer.encode("<s>hello") == [1, *plain]
-    assert tokenizer.encode("") == [1] * expected
-
-
-def test_a_folder_agrees_with_transformers(make_folder: Callable[..., Path]) -> None:
-    folder = make_folder({**BOS, "tokenizer_class": "PreTrainedTokenizerFast"}, adds_bos=True)
-    reference = AutoTokenizer.from_pretrained(folder)
-    tokenizer = tokenizer_from_folder(folder)
-    for text in TEXTS[:-2]:
-        assert tokenizer.encode(text) == reference.encode(text)
-
-
-@pytest.mark.parametrize(
-    ("config", "adds_bos", "problem"),
-    [
-        ({"add_eos_token": True}, False, "add_eos_token"),
-        ({"add_bos_token": "yes"}, False, "add_bos_token must be"),
-        ({"add_bos_token": True}, False, "has none"),
-        ({}, True, "puts <s> around a text"),
-        ({"bos_token": 5}, False, "bos_token must be"),
-        ({"auto_map": {}}, False, "auto_map"),
-        ({"added_tokens_decoder": {"999": {"content": "<new>"}}}, False, "'<new>' as token 999"),
-        ({"added_tokens_decoder": [1]}, False, "added_tokens_decoder must be an object"),
-        ({"added_tokens_decoder": 5}, False, "added_tokens_decoder must be an object"),
-        ({"added_tokens_decoder": 0}, False, "added_tokens_decoder must be an object"),
-        ({"added_tokens_decoder": {"1": "x"}}, False, "added_tokens_decoder must hold .* got 'x' for token '1'"),
-        ({"added_tokens_decoder": {"1": {}}}, False, "added_tokens_decoder must hold objects with a content"),
-        ({"added_tokens_decoder": {"1": {"content": 5}}}, False, "added_tokens_decoder must hold"),
-        ({"chat_template": 5}, False, "chat_template must be a string"),
-        ({"chat_template": [{"name": []}]}, False, "chat_template must be a string or a list of objects"),
-        ({"chat_template": [5]}, False, "chat_template must be a string or a list of objects"),
-        ({"chat_template": [{"name": "default", "template": 5}]}, False, "chat_template must be a string"),
-    ],
-)
-def test_refuses_folders(
-    config: dict[str, Any], adds_bos: bool, problem: str, make_folder: Callable[..., Path]
-) -> None:
-    with pytest.raises(ValueError, match=problem) as refusal:
-        tokenizer_from_folder(make_folder(config, adds_bos))
-    assert "tokenizer_config.json: " in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
-def test_reads_only_regular_files(name: str, make_folder: Callable[..., Path]) -> None:
-    path = make_folder({}) / name
-    path.unlink(missing_ok=True)
-    for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
-        make()
-        with pytest.raises(ValueError, match=rf"{name} cannot be read: it is not a regular file"):
-            tokenizer_from_folder(path.parent)
-        path.rmdir() if path.is_dir() else path.unlink()
-
-
-def test_refuses_a_tokenizer_that_is_too_large(
-    make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pelton.tokenizer.from_folder._MAX_TOKENIZER_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read: it is larger than 0\.001 MB"):
-        tokenizer_from_folder(make_folder({}))
-
-
-def test_a_panic_of_the_library_is_refused(make_folder: Callable[..., Path]) -> None:
-    path = make_folder({}, adds_bos=True) / "tokenizer.json"
-    state = json.loads(path.read_text())
-    state["post_processor"]["special_tokens"] = {}
-    path.write_text(json.dumps(state))
-    with pytest.raises(ValueError, match=r"tokenizer\.json cannot encode an empty text: no entry found"):
-        tokenizer_from_folder(path.parent)
-
-
-def test_refuses_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no tokenizer\.json"):
-        tokenizer_from_folder(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is not a usable tokenizer"):
-        tokenizer_from_folder(tmp_path)
-
-
-def test_never_cuts_or_fills_up(make_folder: Callable[..., Path]) -> None:
-    folder = make_folder(BOS)
-    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.enable_truncation(2)
-    backend.enable_padding(length=64)
-    backend.save(str(folder / "tokenizer.json"))
-    tokenizer = tokenizer_from_folder(folder)
-    assert tokenizer.decode(tokenizer.encode("xyzzy" * 5)) == "xyzzy" * 5

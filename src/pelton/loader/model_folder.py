@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from pelton.loader.foreign_names import check_name, shown
 from pelton.loader.text_files import read_json
 
 SINGLE = "model.safetensors"
@@ -41,9 +42,16 @@ def read_weight_map(index: Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{index} has no weight_map")
-    for name in weight_map.values():
+    for tensor, name in weight_map.items():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(f"{index} names {name!r} in weight_map, which is not a safetensors file of the folder")
+            raise ValueError(
+                f"{index} names {shown(name)} in weight_map, which is not a safetensors file of the folder"
+            )
+        try:
+            check_name(tensor)
+            check_name(name)
+        except ValueError as error:
+            raise ValueError(f"{index} is not usable: {error}") from None
     return weight_map
 
 
@@ -51,13 +59,13 @@ def shards(place: object, weight_map: dict[str, str], names: Collection[str]) ->
     """The files that a weight map names. Raises ValueError if one of them is missing, or one of the series left out."""
     wanted = set(weight_map.values())
     if missing := sorted(wanted.difference(names)):
-        raise ValueError(f"{place} lacks {', '.join(missing)}, which its index names")
+        raise ValueError(f"{place} lacks {listed(missing)}, which its index names")
     series = {match.groups() for name in wanted if (match := _SHARD.fullmatch(name))}
     left_out = sorted(
         name for name in names if name not in wanted and (match := _SHARD.fullmatch(name)) and match.groups() in series
     )
     if left_out:
-        raise ValueError(f"{place} has {', '.join(left_out)}, which its index does not name")
+        raise ValueError(f"{place} has {listed(left_out)}, which its index does not name")
     return sorted(wanted)
 
 

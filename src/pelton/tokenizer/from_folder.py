@@ -25,10 +25,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         folder / name for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     )
     backend = _backend(path)
-    config = read_json(config_path) if config_path.exists() else {}
-    special_tokens = read_json(map_path) if map_path.exists() else {}
+    config, roles = (read_json(file) if file.exists() else {} for file in (config_path, map_path))
     with _in_file(map_path):
-        special_tokens = _special_tokens(special_tokens)
+        special_tokens = _special_tokens(roles)
     with _in_file(config_path):
         _check_config(backend, config)
         special_tokens |= _special_tokens(config)
@@ -61,7 +60,7 @@ def _backend(path: Path) -> tokenizers.Tokenizer:
         problem = f"{path.parent} has no tokenizer.json"
         if others := [name for name in _OTHER_FORMS if (path.parent / name).exists()]:
             remedy = "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            raise ValueError(f"{problem}, only {others[0]}; make one of it ({remedy})")
+            raise ValueError(f"{problem}, only {others[0]}; make one from it ({remedy})")
         raise ValueError(f"{problem}, which Pelton needs for text")
     text = read_text(path, _MAX_TOKENIZER_BYTES)
     with backend_errors(f"{path} is not a usable tokenizer"):
