@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pelton.config import DecoderConfig
-from pelton.loader.gguf_config import read_gguf_config
-from pelton.loader.hf_config import read_hf_config
+from pelton.loader.gguf.config import read_gguf_config
+from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import HF_CONFIGS
 
 TENSOR_NAMES = [f"blk.{i}.attn_q.weight" for i in range(64)]
@@ -81,7 +81,7 @@ def test_hf(config: dict[str, Any], eos: object, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     try:
-        result = read_hf_config(folder, TENSOR_NAMES)
+        result = read_hf_config(folder, len(TENSOR_NAMES))
     except ValueError as error:
         assert str(error).startswith(str(folder / "config.json"))  # noqa: PT017
     else:
@@ -177,7 +177,7 @@ def test_what_the_junk_replaces_is_read(folder: Path) -> None:
     for config in HF.values():
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "generation_config.json").unlink(missing_ok=True)
-        read_hf_config(folder, TENSOR_NAMES)
+        read_hf_config(folder, len(TENSOR_NAMES))
     for architecture, values in GGUF.items():
         metadata = {f"{architecture}.{key}": value for key, value in values.items()}
         read_gguf_config(Path("junk.gguf"), {"general.architecture": architecture, **metadata}, TENSOR_NAMES)

@@ -12,7 +12,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 
 from pelton.loader import Checkpoint
-from pelton.loader.gguf import GGUFFile
+from pelton.loader.gguf.file import GGUFFile
 
 GEMMA = Path(sys.prefix) / "test-data" / "gemma-3-270m-q4_k_m.gguf"
 

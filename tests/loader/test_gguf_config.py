@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pelton.config import DecoderConfig, LinearScaling, RopeConfig
-from pelton.loader.gguf import GGUFFile, MetadataValue
-from pelton.loader.gguf_config import read_gguf_config
-from pelton.loader.hf_config import read_hf_config
+from pelton.loader.gguf.config import read_gguf_config
+from pelton.loader.gguf.file import GGUFFile, MetadataValue
+from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import HF_CONFIGS
 from tests.support.test_data import gemma_gguf, vocab_gguf
 
@@ -72,7 +72,7 @@ def test_real_file_of_gemma_says_what_its_folder_says(tmp_path: Path) -> None:
     file = GGUFFile(gemma_gguf())
     config = read_gguf_config(file.path, file.metadata, file.tensors)
     (tmp_path / "config.json").write_text(json.dumps(HF_CONFIGS["Gemma 3 270M"]))
-    of_folder = read_hf_config(tmp_path, file.tensors)
+    of_folder = read_hf_config(tmp_path, len(file.tensors))
     # The file itself names only <eos>; <end_of_turn> is found in its vocabulary.
     assert config == dataclasses.replace(of_folder, rms_norm_eps=float(np.float32(1e-6)), eos_token_ids=(1, 106))
 

@@ -5,7 +5,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pelton.config import LinearScaling, RopeConfig, TensorScaling, YarnScaling
-from pelton.loader.gguf_rope import read_rope
+from pelton.loader.gguf.rope import read_rope
 
 FIELDS = {"rope_theta": 1e4, "max_position_embeddings": 4096}
 YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 1024}

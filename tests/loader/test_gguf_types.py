@@ -7,7 +7,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
-from pelton.loader.gguf_types import READABLE, TYPE_NAMES
+from pelton.loader.gguf.tensor_types import READABLE, TYPE_NAMES
 
 GIVEN_UP = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",

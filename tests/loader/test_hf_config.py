@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pelton.config import DecoderConfig, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
-from pelton.loader.hf_config import read_hf_config
+from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import HF_CONFIGS
 
-TENSOR_NAMES = [f"model.layers.{i}.input_layernorm.weight" for i in range(40)]
+NUM_TENSORS = 40
 LLAMA, QWEN2, QWEN3, GEMMA = "SmolLM2 135M Instruct", "Qwen2.5 0.5B Instruct", "Qwen3 0.6B", "Gemma 3 270M"
 MISTRAL = "Mistral 7B v0.1"
 
@@ -24,7 +24,7 @@ def read(tmp_path: Path) -> Read:
     def read_changed(name: str, changes: dict[str, Any] | None = None, without: tuple[str, ...] = ()) -> DecoderConfig:
         config = {key: value for key, value in HF_CONFIGS[name].items() if key not in without} | (changes or {})
         (tmp_path / "config.json").write_text(json.dumps(config))
-        return read_hf_config(tmp_path, TENSOR_NAMES)
+        return read_hf_config(tmp_path, NUM_TENSORS)
 
     return read_changed
 
@@ -314,7 +314,7 @@ def test_messages_stay_short(changes: dict[str, Any], read: Read) -> None:
 def test_refuses_what_is_not_a_json_object(content: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=problem):
-        read_hf_config(tmp_path, TENSOR_NAMES)
+        read_hf_config(tmp_path, NUM_TENSORS)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -325,7 +325,7 @@ def test_reads_only_regular_files(name: str, read: Read, tmp_path: Path) -> None
     for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
         make()
         with pytest.raises(ValueError, match=rf"{name} cannot be read: it is not a regular file"):
-            read_hf_config(tmp_path, TENSOR_NAMES)
+            read_hf_config(tmp_path, NUM_TENSORS)
         path.rmdir() if path.is_dir() else path.unlink()
 
 
@@ -333,4 +333,4 @@ def test_refuses_json_that_is_too_large(read: Read, tmp_path: Path) -> None:
     read(LLAMA)
     os.truncate(tmp_path / "config.json", 64_000_001)
     with pytest.raises(ValueError, match=r"config\.json cannot be read: it is larger than 64 MB"):
-        read_hf_config(tmp_path, TENSOR_NAMES)
+        read_hf_config(tmp_path, NUM_TENSORS)

@@ -6,7 +6,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pelton.config import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from pelton.loader.foreign_rope import context_length, gemma3_context_length
-from pelton.loader.hf_rope import read_layer_ropes, read_rope
+from pelton.loader.hf.rope import read_layer_ropes, read_rope
 
 FIELDS = {"max_position_embeddings": 4096}
 LLAMA3 = {

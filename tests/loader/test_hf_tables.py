@@ -10,18 +10,18 @@ from torch import nn
 
 from pelton.config import DecoderConfig
 from pelton.layers.rotary import Rotary
-from pelton.loader.hf_config import read_hf_config
+from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import older_spelling
 from tests.support.tiny_models import CLASSES, SHAPE, VARIANTS, build
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 
-TENSOR_NAMES = [str(i) for i in range(100)]
+NUM_TENSORS = 100
 
 
 def read(config: dict[str, Any], folder: Path) -> DecoderConfig:
     (folder / "config.json").write_text(json.dumps(config))
-    return read_hf_config(folder, TENSOR_NAMES)
+    return read_hf_config(folder, NUM_TENSORS)
 
 
 def has_bias(*projections: nn.Module) -> bool:
@@ -37,7 +37,7 @@ def test_agrees_with_the_model(name: str, tmp_path: Path) -> None:
     config = read(model.config.to_dict(), tmp_path)
     assert read(older_spelling(model.config.to_dict()), tmp_path) == config
     model.config.save_pretrained(tmp_path)
-    assert read_hf_config(tmp_path, TENSOR_NAMES) == config
+    assert read_hf_config(tmp_path, NUM_TENSORS) == config
 
     layers = model.model.layers
     attention, mlp = layers[0].self_attn, layers[0].mlp

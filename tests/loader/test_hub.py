@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 
 from pelton import __version__
 from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
-from pelton.loader.hub import HubId, parse_hub_id
+from pelton.loader.hf.hub import HubId, parse_hub_id
 from tests.support.fake_hub import FakeHub, Repository, Request
 from tests.support.tiny_llama import tiny_llama
 

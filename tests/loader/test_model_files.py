@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from pelton.loader.gguf import GGUFFile
+from pelton.loader.gguf.file import GGUFFile
+from pelton.loader.hf.safetensors_file import SafetensorsFile
 from pelton.loader.model_files import recognise
-from pelton.loader.safetensors_file import SafetensorsFile
 from pelton.loader.text_files import read_json, read_text
 
 LFS_POINTER = b"""version https://git-lfs.github.com/spec/v1

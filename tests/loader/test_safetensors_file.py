@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
-from pelton.loader.safetensors_file import SafetensorsFile
+from pelton.loader.hf.safetensors_file import SafetensorsFile
 
 
 def write(path: Path, header: Any, data: bytes = b"") -> Path:

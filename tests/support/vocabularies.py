@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pelton.loader.gguf import GGUFFile
+from pelton.loader.gguf.file import GGUFFile
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
 from tests.support.test_data import gemma_gguf, vocab_gguf

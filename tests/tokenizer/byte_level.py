@@ -3,7 +3,7 @@
 from tokenizers import pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from pelton.tokenizer.pre_tokenizers import PRE_TOKENIZATIONS
+from pelton.tokenizer.gguf.pre_tokenizers import PRE_TOKENIZATIONS
 
 LETTERS = bytes_to_unicode()
 """Byte -> the letter that stands for it."""

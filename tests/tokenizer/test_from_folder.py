@@ -196,7 +196,7 @@ def test_named_templates_of_the_configuration(make_folder: Callable[..., Path]) 
         ({"add_eos_token": 1}, "<s> $A", "add_eos_token must be"),
         ({"bos_token": 5}, None, "bos_token must be"),
         ({"auto_map": {}}, None, "auto_map"),
-        ({"added_tokens_decoder": {"999": {"content": "<new>"}}}, None, "'<new>' as token 999"),
+        ({"added_tokens_decoder": {"999": {"content": "<new>"}}}, None, "'<new>' as token '999'"),
         ({"added_tokens_decoder": [1]}, None, "added_tokens_decoder must be an object"),
         ({"added_tokens_decoder": 5}, None, "added_tokens_decoder must be an object"),
         ({"added_tokens_decoder": 0}, None, "added_tokens_decoder must be an object"),

@@ -217,7 +217,7 @@ def test_named_templates() -> None:
         ({"tokenizer.chat_template": 5}, "tokenizer.chat_template must be a string"),
         ({"tokenizer.chat_template.x": ["a"]}, "tokenizer.chat_template.x must be a string"),
         ({"tokenizer.chat_templates": "x"}, "tokenizer.chat_templates must be a list"),
-        ({"tokenizer.chat_templates": ["x"]}, "names 'x', and there is no tokenizer.chat_template.x"),
+        ({"tokenizer.chat_templates": ["x"]}, "names 'x', and there is no tokenizer.chat_template of that name"),
     ],
 )
 def test_refuses_templates(templates: dict[str, Any], problem: str) -> None:

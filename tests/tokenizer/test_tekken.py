@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from pelton.loader.gguf import GGUFFile
+from pelton.loader.gguf.file import GGUFFile
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
 from tests.tokenizer.byte_level import LETTERS, cuts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pelton.tokenizer.pre_tokenizers import PRE_TOKENIZATIONS
+from pelton.tokenizer.gguf.pre_tokenizers import PRE_TOKENIZATIONS
 from tests.support.vocabularies import cases, vocabulary_metadata, vocabulary_tokenizer
 from tests.tokenizer.corpus import CORPUS
 

@@ -7,11 +7,10 @@ from typing import ClassVar
 
 from pelton.config import DecoderConfig
 from pelton.loader.aliases import known_aliases
-from pelton.loader.gguf import MAGIC, GGUFFile, MetadataValue
-from pelton.loader.gguf_config import read_gguf_config
-from pelton.loader.hf_config import read_hf_config
-from pelton.loader.hub import fetch_model, parse_hub_id
-from pelton.loader.model_folder import (
+from pelton.loader.gguf.config import read_gguf_config
+from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
+from pelton.loader.hf.config import read_hf_config
+from pelton.loader.hf.folder import (
     INDEX,
     PICKLE_REMEDY,
     PICKLES,
@@ -21,7 +20,8 @@ from pelton.loader.model_folder import (
     read_weight_map,
     shards,
 )
-from pelton.loader.safetensors_file import SafetensorsFile
+from pelton.loader.hf.hub import fetch_model, parse_hub_id
+from pelton.loader.hf.safetensors_file import SafetensorsFile
 from pelton.ops.arrays import Float32
 
 
@@ -98,7 +98,7 @@ class SafetensorsCheckpoint(Checkpoint):
                 self._files[tensor] = file
         if weight_map is not None:
             self._check_index(weight_map)
-        self.config = read_hf_config(path, self._files)
+        self.config = read_hf_config(path, len(self._files))
 
     def _check_index(self, weight_map: Mapping[str, str]) -> None:
         """Raise ValueError unless every tensor is where the index has it."""

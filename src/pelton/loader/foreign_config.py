@@ -149,7 +149,7 @@ def build_config(
     table: ConfigTable,
     fields: Fields,
     eos_token_ids: Collection[int],
-    tensor_names: Collection[str],
+    num_tensors: int,
 ) -> DecoderConfig:
     """Derive what is left and check the whole.
 
@@ -157,8 +157,8 @@ def build_config(
     """
     num_layers = fields["num_layers"]
     # First, since tuples of this length follow.
-    if num_layers > len(tensor_names):
-        raise ValueError(f"{num_layers} layers are announced, but there are only {len(tensor_names)} tensors")
+    if num_layers > num_tensors:
+        raise ValueError(f"{num_layers} layers are announced, but there are only {num_tensors} tensors")
     complete = {**fields, **{name: derive(fields) for name, derive in table.derived.items()}}
     if complete["max_position_embeddings"] > _MAX_POSITIONS:
         raise ValueError(

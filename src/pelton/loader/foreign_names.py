@@ -4,6 +4,7 @@ import reprlib
 
 _MAX_NAME = 256
 _MAX_SHOWN = 120
+_MAX_TEXT = 300
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
 
@@ -12,6 +13,13 @@ def check_name(name: str) -> None:
     """Refuse names that would make the messages unreadable which show them, with a ValueError that says no file."""
     if len(name) > _MAX_NAME or not name.isprintable():
         raise ValueError(f"the name {shown(name)} is longer than {_MAX_NAME} characters, or not printable")
+
+
+def one_line(text: str) -> str:
+    """Somebody else's message, printable and not long."""
+    cut = text[:_MAX_TEXT]
+    line = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
+    return line if len(cut) == len(text) else line + "..."
 
 
 def shown(value: object) -> str:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from pelton.config import DecoderConfig
 from pelton.loader.checkpoint import Checkpoint
-from pelton.loader.model_folder import listed
+from pelton.loader.hf.folder import listed
 from pelton.ops.arrays import Float32
 
 logger = logging.getLogger(__name__)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pelton.loader.foreign_names import one_line
+
 
 @contextmanager
 def backend_errors(problem: str) -> Iterator[None]:
@@ -15,5 +17,5 @@ def backend_errors(problem: str) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise ValueError(f"{problem}: {error}") from None
+            raise ValueError(f"{problem}: {one_line(str(error))}") from None
         raise

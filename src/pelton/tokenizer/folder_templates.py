@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pelton.loader.foreign_names import shown
 from pelton.loader.text_files import read_json, read_text
 
 _MAX_NAMED_TEMPLATES = 100
@@ -43,9 +44,9 @@ def _entry(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     named = isinstance(entry, list)
     if named and not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in entry):
-        raise ValueError(f"{path}: chat_template must be a string or a list of objects with a name, got {entry!r}")
+        raise ValueError(f"{path}: chat_template must be a string or a list of objects with a name, got {shown(entry)}")
     templates = {item["name"]: item.get("template") for item in entry} if named else {"default": entry}
     for template in templates.values():
         if not isinstance(template, str):
-            raise ValueError(f"{path}: chat_template must be a string, got {template!r}")
+            raise ValueError(f"{path}: chat_template must be a string, got {shown(template)}")
     return templates

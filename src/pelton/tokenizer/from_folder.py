@@ -7,6 +7,7 @@ from typing import Any
 
 import tokenizers
 
+from pelton.loader.foreign_names import shown
 from pelton.loader.text_files import read_json, read_text
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.folder_templates import folder_templates
@@ -77,15 +78,17 @@ def _check_config(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> N
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
     added = config.get("added_tokens_decoder")
     if not isinstance(added, dict | None):
-        raise ValueError(f"added_tokens_decoder must be an object, got {added!r}")
+        raise ValueError(f"added_tokens_decoder must be an object, got {shown(added)}")
     for token_id, token in (added or {}).items():
         content = token.get("content") if isinstance(token, dict) else None
         if not isinstance(content, str):
             raise ValueError(
-                f"added_tokens_decoder must hold objects with a content, got {token!r} for token {token_id!r}"
+                f"added_tokens_decoder must hold objects with a content, got {shown(token)} for token {shown(token_id)}"
             )
         if str(backend.token_to_id(content)) != token_id:
-            raise ValueError(f"added_tokens_decoder has {content!r} as token {token_id}, and tokenizer.json has not")
+            raise ValueError(
+                f"added_tokens_decoder has {shown(content)} as token {shown(token_id)}, and tokenizer.json has not"
+            )
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -97,7 +100,7 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(content, str):
             tokens[role] = content
         elif value is not None:
-            raise ValueError(f"{role} must be a string or an object with a content, got {value!r}")
+            raise ValueError(f"{role} must be a string or an object with a content, got {shown(value)}")
     return tokens
 
 
@@ -112,7 +115,7 @@ def _with_token(
     key = f"add_{role}"
     stated = config.get(key)
     if not isinstance(stated, bool | None):
-        raise ValueError(f"{key} must be true or false, got {stated!r}")
+        raise ValueError(f"{key} must be true or false, got {shown(stated)}")
     token = special_tokens.get(role)
     token_id = None if token is None else backend.token_to_id(token)
     if stated is None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from pelton.loader.gguf import MetadataValue
+from pelton.loader.foreign_names import shown
+from pelton.loader.gguf.file import MetadataValue
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf_bpe import byte_level_backend, pre_tokenization
-from pelton.tokenizer.gguf_sentencepiece import sentencepiece_backend
-from pelton.tokenizer.gguf_vocabulary import PREFIX, GGUFVocabulary, read_vocabulary
-from pelton.tokenizer.gguf_wordpiece import wordpiece_backend
+from pelton.tokenizer.gguf.bpe import byte_level_backend, pre_tokenization
+from pelton.tokenizer.gguf.sentencepiece import sentencepiece_backend
+from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, read_vocabulary
+from pelton.tokenizer.gguf.wordpiece import wordpiece_backend
 from pelton.tokenizer.tokenizer import Tokenizer
 
 _SECTION = "tokenizer."
@@ -86,7 +87,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, MetadataValue]) -> Tokenizer:
         raise ValueError("the file has no tokenizer")
     model = entries.get("model")
     if not isinstance(model, str) or model not in _KINDS:
-        raise ValueError(f"{PREFIX}model is {model!r}, and Pelton reads only {', '.join(_KINDS)}")
+        raise ValueError(f"{PREFIX}model is {shown(model)}, and Pelton reads only {', '.join(_KINDS)}")
     kind = _KINDS[model]
     template, named_templates = _templates(metadata)
     _refuse_unknown(metadata, kind)
@@ -129,7 +130,7 @@ def _templates(metadata: Mapping[str, MetadataValue]) -> tuple[str | None, dict[
     if not isinstance(names, list):
         raise ValueError(f"{_TEMPLATE_NAMES} must be a list of strings")
     if missing := [name for name in names if name not in templates]:
-        raise ValueError(f"{_TEMPLATE_NAMES} names {missing[0]!r}, and there is no {_TEMPLATE}.{missing[0]}")
+        raise ValueError(f"{_TEMPLATE_NAMES} names {shown(missing[0])}, and there is no {_TEMPLATE} of that name")
     return templates.pop("", None), templates
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import tokenizers
 
+from pelton.loader.foreign_names import shown
+
 
 def surrounding_ids(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """Ids before and after a text. Raises ValueError for a post-processor that Pelton does not know."""
@@ -46,7 +48,9 @@ def _around(state: Mapping[str, Any]) -> tuple[list[int], list[int]]:
         name = piece["SpecialToken"]["id"]
         token = state["special_tokens"].get(name)
         if token is None:
-            raise ValueError(f"post_processor puts {name!r} around a text, and its special_tokens have no such token")
+            raise ValueError(
+                f"post_processor puts {shown(name)} around a text, and its special_tokens have no such token"
+            )
         sides[min(num_texts, 1)].extend(token["ids"])
     if num_texts != 1:
         raise ValueError(f"post_processor has a template with {num_texts} texts, not one")

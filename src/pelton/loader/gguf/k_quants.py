@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.gguf_quants import scale
+from pelton.loader.gguf.quants import scale
 from pelton.ops.arrays import Float32
 
 Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])

@@ -3,9 +3,10 @@
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from pelton.loader.foreign_names import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf_vocabulary import PREFIX, GGUFVocabulary
-from pelton.tokenizer.pre_tokenizers import PRE_TOKENIZATIONS, PreTokenization
+from pelton.tokenizer.gguf.pre_tokenizers import PRE_TOKENIZATIONS, PreTokenization
+from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary
 
 
 def pre_tokenization(vocabulary: GGUFVocabulary) -> PreTokenization:
@@ -18,7 +19,7 @@ def pre_tokenization(vocabulary: GGUFVocabulary) -> PreTokenization:
             "convert the original model anew"
         )
     if not isinstance(name, str) or name not in PRE_TOKENIZATIONS:
-        raise ValueError(f"{PREFIX}pre is {name!r}, and Pelton reads only {', '.join(PRE_TOKENIZATIONS)}")
+        raise ValueError(f"{PREFIX}pre is {shown(name)}, and Pelton reads only {', '.join(PRE_TOKENIZATIONS)}")
     return PRE_TOKENIZATIONS[name]
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
+from pelton.loader.foreign_names import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf_vocabulary import PREFIX, GGUFVocabulary, TokenType
+from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, TokenType
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space in these vocabularies."""
@@ -21,11 +22,12 @@ _CHUNK = 200
 
 def sentencepiece_backend(vocabulary: GGUFVocabulary) -> tokenizers.Tokenizer:
     if (pre := vocabulary.entries.get("pre", "default")) != "default":
-        raise ValueError(f"{PREFIX}pre is {pre!r}, and for {PREFIX}model llama Pelton reads only 'default'")
+        raise ValueError(f"{PREFIX}pre is {shown(pre)}, and for {PREFIX}model llama Pelton reads only 'default'")
+    merges = merges_by_score(_ranked(vocabulary))
     with backend_errors(f"{PREFIX}tokens is not a usable vocabulary"):
         model = models.BPE(
             vocabulary.token_ids,
-            merges_by_score(_ranked(vocabulary)),
+            merges,
             unk_token=_unknown_token(vocabulary),
             fuse_unk=True,
             byte_fallback=all(f"<0x{byte:02X}>" in vocabulary.token_ids for byte in range(256)),

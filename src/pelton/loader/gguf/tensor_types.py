@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader import gguf_k_quants, gguf_quants
+from pelton.loader.gguf import k_quants, quants
 from pelton.ops.arrays import Float32
 
 TYPE_NAMES = {
@@ -66,14 +66,14 @@ READABLE = {
     "F32": TensorType(1, np.dtype("<f4"), None),
     "F16": TensorType(1, np.dtype("<f2"), _fill_f16),
     "BF16": TensorType(1, np.dtype("<u2"), _fill_bf16),
-    "Q4_0": TensorType(32, gguf_quants.Q4_0, gguf_quants.fill_q4_0),
-    "Q4_1": TensorType(32, gguf_quants.Q4_1, gguf_quants.fill_q4_1),
-    "Q5_0": TensorType(32, gguf_quants.Q5_0, gguf_quants.fill_q5_0),
-    "Q5_1": TensorType(32, gguf_quants.Q5_1, gguf_quants.fill_q5_1),
-    "Q8_0": TensorType(32, gguf_quants.Q8_0, gguf_quants.fill_q8_0),
-    "Q2_K": TensorType(256, gguf_k_quants.Q2_K, gguf_k_quants.fill_q2_k),
-    "Q3_K": TensorType(256, gguf_k_quants.Q3_K, gguf_k_quants.fill_q3_k),
-    "Q4_K": TensorType(256, gguf_k_quants.Q4_K, gguf_k_quants.fill_q4_k),
-    "Q5_K": TensorType(256, gguf_k_quants.Q5_K, gguf_k_quants.fill_q5_k),
-    "Q6_K": TensorType(256, gguf_k_quants.Q6_K, gguf_k_quants.fill_q6_k),
+    "Q4_0": TensorType(32, quants.Q4_0, quants.fill_q4_0),
+    "Q4_1": TensorType(32, quants.Q4_1, quants.fill_q4_1),
+    "Q5_0": TensorType(32, quants.Q5_0, quants.fill_q5_0),
+    "Q5_1": TensorType(32, quants.Q5_1, quants.fill_q5_1),
+    "Q8_0": TensorType(32, quants.Q8_0, quants.fill_q8_0),
+    "Q2_K": TensorType(256, k_quants.Q2_K, k_quants.fill_q2_k),
+    "Q3_K": TensorType(256, k_quants.Q3_K, k_quants.fill_q3_k),
+    "Q4_K": TensorType(256, k_quants.Q4_K, k_quants.fill_q4_k),
+    "Q5_K": TensorType(256, k_quants.Q5_K, k_quants.fill_q5_k),
+    "Q6_K": TensorType(256, k_quants.Q6_K, k_quants.fill_q6_k),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pelton.loader.foreign_names import shown
-from pelton.loader.gguf_types import READABLE
+from pelton.loader.gguf.tensor_types import READABLE
 from pelton.loader.model_files import MappedFile
 from pelton.loader.text_files import parse_json
 from pelton.ops.arrays import Float32

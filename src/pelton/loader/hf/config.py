@@ -1,29 +1,29 @@
 """config.json of a Hugging Face folder -> `DecoderConfig`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pelton.config import DecoderConfig
 from pelton.loader.foreign_config import build_config, read_fields
 from pelton.loader.foreign_names import shown
-from pelton.loader.hf_tables import HF_CLASSES, QUANTIZATION_KEYS
+from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
 from pelton.loader.text_files import read_json
 
 
-def read_hf_config(folder: Path, tensor_names: Collection[str]) -> DecoderConfig:
+def read_hf_config(folder: Path, num_tensors: int) -> DecoderConfig:
     """Raises ValueError that names the file and the key that is missing, wrong or not implemented."""
     path = folder / "config.json"
     config = read_json(path)
     generation_path = folder / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     try:
-        return _read(config, generation, tensor_names)
+        return _read(config, generation, num_tensors)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read(config: Mapping[str, Any], generation: Mapping[str, Any], tensor_names: Collection[str]) -> DecoderConfig:
+def _read(config: Mapping[str, Any], generation: Mapping[str, Any], num_tensors: int) -> DecoderConfig:
     if config.get("auto_map") is not None:
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
     names = config.get("architectures")
@@ -42,7 +42,7 @@ def _read(config: Mapping[str, Any], generation: Mapping[str, Any], tensor_names
     fields = read_fields(config, hf_class.table)
     fields |= hf_class.read_rope(config, fields)
     eos_token_ids = {*_token_ids(config), *_token_ids(generation)}
-    return build_config(hf_class.architecture, hf_class.table, fields, eos_token_ids, tensor_names)
+    return build_config(hf_class.architecture, hf_class.table, fields, eos_token_ids, num_tensors)
 
 
 def _refuse_quantized(config: Mapping[str, Any]) -> None:

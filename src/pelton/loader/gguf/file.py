@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pelton.loader.foreign_names import check_name, shown
-from pelton.loader.gguf_types import READABLE, TYPE_NAMES
+from pelton.loader.gguf.tensor_types import READABLE, TYPE_NAMES
 from pelton.loader.model_files import MappedFile
 from pelton.ops.arrays import Float32
 

@@ -15,9 +15,9 @@ from logging import getLogger
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from pelton.loader.hf_config import read_hf_config
-from pelton.loader.hub_errors import explain
-from pelton.loader.model_folder import INDEX, PICKLES, SINGLE, check_has_weights, listed, read_weight_map, shards
+from pelton.loader.hf.config import read_hf_config
+from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, listed, read_weight_map, shards
+from pelton.loader.hf.hub_errors import explain
 
 logger = getLogger(__name__)
 
@@ -27,8 +27,8 @@ _TEXT_FILES = frozenset({
     "chat_template.jinja", "chat_template.json",
 })  # fmt: skip
 _TEMPLATES = "additional_chat_templates/"
-_UNKNOWN_TENSORS = ("",) * 100_000
-"""For the names of tensors, before there is the file that has them: enough of them for any number of layers."""
+_MOST_TENSORS = 100_000
+"""Stands for their number before the file that has them is here: enough for any number of layers."""
 _NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 """GGUF files that accompany a model: projectors of images, statistics for quantization."""
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
@@ -191,12 +191,12 @@ def _fetch_folder(repository: _Repository) -> Path:
         raise ValueError(f"{repository} has no {_CONFIG}")
     texts = sorted(name for name in names if name in _TEXT_FILES or name.startswith(_TEMPLATES))
     if SINGLE in names:
-        read_hf_config(repository.fetch(texts), _UNKNOWN_TENSORS)
+        read_hf_config(repository.fetch(texts), _MOST_TENSORS)
         return repository.fetch([SINGLE])
     folder = repository.fetch([*texts, INDEX])
     weight_map = read_weight_map(folder / INDEX)
     weights = shards(repository, weight_map, names)
-    read_hf_config(folder, weight_map)
+    read_hf_config(folder, len(weight_map))
     return repository.fetch(weights)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from pelton.config import DecoderConfig
 from pelton.loader.foreign_config import ConfigTable, Fields, build_config, is_same, read_fields
 from pelton.loader.foreign_names import shown
-from pelton.loader.gguf import MetadataValue
-from pelton.loader.gguf_rope import SCALING_PREFIX, read_rope
-from pelton.loader.gguf_tables import GGUF_TABLES
+from pelton.loader.gguf.file import MetadataValue
+from pelton.loader.gguf.rope import SCALING_PREFIX, read_rope
+from pelton.loader.gguf.tables import GGUF_TABLES
 
 _GENERAL_FIXED = {"general.type": "model", "general.quantization_version": 2}
 _REFUSED_PREFIXES = ("split.", "adapter.")
@@ -68,7 +68,7 @@ def _read(metadata: Mapping[str, MetadataValue], tensor_names: Collection[str]) 
     fields["tie_word_embeddings"] = _OUTPUT_HEAD not in tensor_names
     for field, projections in _BIASES.items():
         fields[field] = any(f"blk.0.{projection}.bias" in tensor_names for projection in projections)
-    return build_config(architecture, table, fields, _eos_token_ids(metadata), tensor_names)
+    return build_config(architecture, table, fields, _eos_token_ids(metadata), len(tensor_names))
 
 
 def _read_architecture(

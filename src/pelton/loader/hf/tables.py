@@ -24,7 +24,7 @@ from pelton.loader.foreign_config import (
 )
 from pelton.loader.foreign_names import shown
 from pelton.loader.foreign_rope import context_length, gemma3_context_length
-from pelton.loader.hf_rope import LAYER_ROPE_KEYS, ROPE_KEYS, read_layer_ropes, read_rope
+from pelton.loader.hf.rope import LAYER_ROPE_KEYS, ROPE_KEYS, read_layer_ropes, read_rope
 
 
 @dataclass(frozen=True)

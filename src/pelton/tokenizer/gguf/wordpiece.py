@@ -3,8 +3,9 @@
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from pelton.loader.foreign_names import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf_vocabulary import PREFIX, GGUFVocabulary, TokenType
+from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, TokenType
 
 _PRE_TOKENIZERS = ("default", "bert-bge", "bert-bge-large", "jina-v2-en")
 """All cut at spaces and punctuation; what differs is said by other keys."""
@@ -16,7 +17,7 @@ _MAX_WORD_LENGTH = 100
 def wordpiece_backend(vocabulary: GGUFVocabulary) -> tokenizers.Tokenizer:
     if (pre := vocabulary.entries.get("pre", "default")) not in _PRE_TOKENIZERS:
         raise ValueError(
-            f"{PREFIX}pre is {pre!r}, and for {PREFIX}model bert Pelton reads only {', '.join(_PRE_TOKENIZERS)}"
+            f"{PREFIX}pre is {shown(pre)}, and for {PREFIX}model bert Pelton reads only {', '.join(_PRE_TOKENIZERS)}"
         )
     unknown_id = vocabulary.token_id("unknown_token_id")
     if unknown_id is None:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken
 
-from pelton.loader.gguf import MetadataValue
+from pelton.loader.foreign_names import shown
+from pelton.loader.gguf.file import MetadataValue
 
 PREFIX = "tokenizer.ggml."
 
@@ -44,7 +45,7 @@ class GGUFVocabulary:
     def flag(self, key: str, default: bool) -> bool:
         value = self.entries.get(key, default)
         if not isinstance(value, bool):
-            raise ValueError(f"{PREFIX}{key} must be true or false, got {value!r}")
+            raise ValueError(f"{PREFIX}{key} must be true or false, got {shown(value)}")
         return value
 
     def token_id(self, key: str) -> int | None:
@@ -53,7 +54,7 @@ class GGUFVocabulary:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.tokens):
-            raise ValueError(f"{PREFIX}{key} must be a token id below {len(self.tokens)}, got {value!r}")
+            raise ValueError(f"{PREFIX}{key} must be a token id below {len(self.tokens)}, got {shown(value)}")
         return value
 
     def token(self, key: str) -> str | None:
@@ -85,7 +86,7 @@ def read_vocabulary(entries: Mapping[str, MetadataValue]) -> GGUFVocabulary:
     if len(token_ids) < len(tokens):
         first = next(i for i, token in enumerate(tokens) if token_ids[token] != i)
         token = tokens[first]
-        raise ValueError(f"{PREFIX}tokens has {token!r} twice, as {first} and as {token_ids[token]}")
+        raise ValueError(f"{PREFIX}tokens has {shown(token)} twice, as {first} and as {token_ids[token]}")
     longest = max(map(len, tokens))
     if longest > _MAX_TOKEN_LENGTH:
         raise ValueError(

@@ -1,0 +1,1 @@
+"""Hugging Face folders, and the hub that they come from."""

@@ -1,0 +1,1 @@
+"""Tokenizers of the vocabularies that GGUF files hold."""
