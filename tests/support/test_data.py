@@ -16,6 +16,11 @@ def vocab_gguf(name: str) -> Path:
     return _existing(FOLDER / "vocabs" / f"ggml-vocab-{name}.gguf")
 
 
+def mistral_file(name: str) -> Path:
+    """One of Mistral's vocabularies as published: tekken_*.json, *.model.v*."""
+    return _existing(FOLDER / "mistral" / name)
+
+
 def _existing(path: Path) -> Path:
     # A failure, and not a skip: nobody may believe that these tests have run.
     assert path.is_file(), f"{path} is missing; fetch it with: {sys.executable} scripts/test_data.py {FOLDER}"

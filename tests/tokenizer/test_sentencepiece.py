@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import mistral_common
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,17 +22,16 @@ from tests.support.sentencepiece_model import (
     metadata_of,
     model_of,
 )
+from tests.support.test_data import mistral_file
 from tests.support.vocabularies import vocabulary_metadata, vocabulary_tokenizer
 from tests.tokenizer.corpus import CORPUS, FRAGMENTS, LITERAL_SPACE_SYMBOL
-
-MISTRAL = Path(mistral_common.__file__).parent / "data"
 
 Both = tuple[SentencePieceProcessor, Tokenizer]
 
 
 @cache
 def of_mistral(name: str) -> Both:
-    reference = SentencePieceProcessor(model_file=str(MISTRAL / name))
+    reference = SentencePieceProcessor(model_file=str(mistral_file(name)))
     return reference, tokenizer_from_gguf(metadata_of(reference))
 
 
