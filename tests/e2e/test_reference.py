@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pelton import LLM, SamplingParams
 from pelton.loader import open_checkpoint
-from tests.support.engines import NEAR_TIE, assert_all_same, generate
+from tests.support.engines import assert_all_same, assert_as_reference, generate
 from tests.support.prompts import prompts
 
 NUM_TOKENS = 64
@@ -86,25 +86,14 @@ def test_there_are_enough_prompts(outputs):
 
 def test_greedy_tokens_and_logprobs_equal_transformers(reference, outputs):
     """By induction: at every position, given the same tokens before, transformers would choose the same one."""
-    largest = 0.0
-    for name, output in outputs.items():
-        completion = output.outputs[0]
-        prompt = output.prompt_token_ids
+
+    def logprobs_of(token_ids: list[int], count: int) -> np.ndarray:
         with torch.inference_mode():
-            ids = torch.tensor([prompt + completion.token_ids[:-1]])
             # Float64 sums: the reference must not be the less exact of the two.
-            logits = reference(ids, logits_to_keep=NUM_TOKENS).logits[0].double()
-        expected = torch.log_softmax(logits, dim=-1).numpy()
-        for position, token_id in enumerate(completion.token_ids):
-            row = expected[position]
-            first, second = np.sort(row)[[-1, -2]]
-            if first - second >= NEAR_TIE:
-                assert token_id == row.argmax(), f"{name}: token {position}"
-            for candidate, entry in completion.logprobs[position].items():
-                difference = abs(entry.logprob - row[candidate])
-                assert difference < 1e-3, f"{name}: logprob of {candidate} at {position} differs by {difference}"
-                largest = max(largest, difference)
-            assert completion.logprobs[position][token_id].rank == 1
+            logits = reference(torch.tensor([token_ids]), logits_to_keep=count).logits[0].double()
+        return torch.log_softmax(logits, dim=-1).numpy()
+
+    largest = assert_as_reference(outputs, logprobs_of)
     print(f"largest difference of a logprob: {largest:.1e}")
 
 

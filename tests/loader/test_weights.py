@@ -176,6 +176,10 @@ def test_buffers_and_copies_of_the_embedding_are_not_parameters(
 
     edit_config({"tie_word_embeddings": True})
     checkpoint = open_checkpoint(str(tiny_folder))
+    with pytest.raises(ValueError, match=r"says tie_word_embeddings, but lm_head\.weight differs from model\.embed"):
+        load_weights(parameters(checkpoint), checkpoint)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, path)
+    checkpoint = open_checkpoint(str(tiny_folder))
     load_weights(parameters(checkpoint), checkpoint)
 
     del tensors["lm_head.weight"]

@@ -26,6 +26,17 @@ def rendered_by_transformers(source: str, messages: Any = USER, **options: Any) 
     return reference.apply_chat_template(messages, chat_template=source, tokenize=False, **options)
 
 
+@pytest.mark.parametrize("name", ["chat_template", "continue_final_message", "tokenize", "return_dict"])
+def test_arguments_of_transformers_are_no_variables(name: str, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=f"has no argument {name}, and gives the text only"):
+        smollm2.apply_chat_template([{"role": "user", "content": "Hi"}], **{name: True})
+
+
+def test_a_conversation_has_messages(smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="messages is empty"):
+        smollm2.apply_chat_template([])
+
+
 def test_smollm2(smollm2: Tokenizer) -> None:
     system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     user = "<|im_start|>user\nHi <&> é<|im_end|>\n"

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pelton.config import DecoderConfig
 from pelton.loader.aliases import known_aliases
@@ -28,7 +28,7 @@ from pelton.ops.arrays import Float32
 class Checkpoint(ABC):
     """A model on disk, opened: its configuration is read and checked, its tensors are mapped."""
 
-    format: ClassVar[str]
+    format: ClassVar[Literal["gguf", "hf"]]
     """Key of the weight-name maps."""
     config: DecoderConfig
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -36,37 +36,43 @@ class Parameter(Protocol):
     def load(self, array: Float32) -> None: ...
 
 
-class _Map(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of weight_names/; the keys of the inner tables are checkpoint formats."""
+_Format = Literal["gguf", "hf"]
 
-    names: dict[str, dict[str, str]] = {}
+
+class _Map(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of weight_names/."""
+
     based_on: str | None = None
-    """Another map, whose names hold where this one has none of its own."""
-    interleaved: dict[str, dict[str, str]] = {}
-    minus_one: dict[str, list[str]] = {}
-    ignored: dict[str, list[str]] = {}
-    ignored_if_tied: dict[str, list[str]] = {}
+    """Another map, which holds where this one says nothing else."""
+    names: dict[str, dict[_Format, str]] = {}
+    interleaved: dict[_Format, dict[str, str]] = {}
+    minus_one: dict[_Format, list[str]] = {}
+    ignored: dict[_Format, list[str]] = {}
+    copies_if_tied: dict[_Format, dict[str, str]] = {}
 
 
 class WeightNames:
     """How one checkpoint format names and stores the parameters of one architecture."""
 
-    def __init__(self, config: DecoderConfig, checkpoint_format: str) -> None:
-        maps = list(_read_maps(config.architecture))
+    def __init__(self, config: DecoderConfig, checkpoint_format: _Format) -> None:
         self._config = config
         self._names: dict[str, str] = {}
-        for weight_map in reversed(maps):
+        self._interleaved: dict[str, str] = {}
+        self._minus_one: set[str] = set()
+        self._ignored: set[str] = set()
+        self.copies: dict[str, str] = {}
+        """Tensor that may be there, and must then equal a parameter's -> that parameter."""
+        for weight_map in _read_maps(config.architecture):
             self._names |= {
                 pattern: names[checkpoint_format]
                 for pattern, names in weight_map.names.items()
                 if checkpoint_format in names
             }
-        own = maps[0]
-        self._interleaved = own.interleaved.get(checkpoint_format, {})
-        self._minus_one = frozenset(own.minus_one.get(checkpoint_format, ()))
-        self._ignored = [name for each in maps for name in each.ignored.get(checkpoint_format, ())]
-        if config.tie_word_embeddings:
-            self._ignored += [name for each in maps for name in each.ignored_if_tied.get(checkpoint_format, ())]
+            self._interleaved |= weight_map.interleaved.get(checkpoint_format, {})
+            self._minus_one.update(weight_map.minus_one.get(checkpoint_format, ()))
+            self._ignored.update(weight_map.ignored.get(checkpoint_format, ()))
+            if config.tie_word_embeddings:
+                self.copies |= weight_map.copies_if_tied.get(checkpoint_format, {})
 
     def foreign(self, name: str) -> str:
         """The checkpoint's name of a parameter. Raises KeyError for a parameter that is not in the map."""
@@ -83,7 +89,7 @@ class WeightNames:
         return array
 
     def is_ignored(self, foreign: str) -> bool:
-        return any(fnmatchcase(foreign, pattern) for pattern in self._ignored)
+        return foreign in self.copies or any(fnmatchcase(foreign, pattern) for pattern in self._ignored)
 
 
 def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *, progress: bool = False) -> None:
@@ -94,6 +100,7 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     started = time.perf_counter()
     names = WeightNames(checkpoint.config, checkpoint.format)
     _check(parameters, checkpoint, names)
+    _check_copies(checkpoint, names)
     num_elements = 0
     items = parameters.items()
     for name, parameter in tqdm(items, desc="Loading weights") if progress else items:
@@ -139,6 +146,19 @@ def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: W
         raise ValueError(f"{checkpoint.path} does not fit the model; {'; '.join(problems)}")
 
 
+def _check_copies(checkpoint: Checkpoint, names: WeightNames) -> None:
+    present = checkpoint.tensor_names()
+    for copy, parameter in names.copies.items():
+        if copy not in present:
+            continue
+        original = names.foreign(parameter)
+        if not np.array_equal(checkpoint.read(copy), checkpoint.read(original)):
+            raise ValueError(
+                f"{checkpoint.path} says tie_word_embeddings, but {copy} differs from {original}; "
+                "to use both, set tie_word_embeddings to false in its config.json"
+            )
+
+
 def _split_layer(name: str) -> tuple[str, str]:
     """`layers.3.mlp.up` -> (`layers.{i}.mlp.up`, `3`)."""
     match = _LAYER.search(name)
@@ -149,7 +169,7 @@ def _split_layer(name: str) -> tuple[str, str]:
 
 @cache
 def _read_maps(architecture: str) -> tuple[_Map, ...]:
-    """The architecture's map, then those that it is based on."""
+    """The maps that the architecture's is based on, then its own."""
     file = resources.files(__package__) / "weight_names" / f"{architecture}.toml"
     weight_map = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Map)
-    return (weight_map, *(_read_maps(weight_map.based_on) if weight_map.based_on else ()))
+    return (*(_read_maps(weight_map.based_on) if weight_map.based_on else ()), weight_map)

@@ -120,6 +120,8 @@ class ChatTemplate:
         Entries of a message that are None count as absent. Raises ValueError for messages that are not dictionaries
         with a role, and for whatever the template itself refuses. Time is limited, memory is not.
         """
+        if not messages:
+            raise ValueError("messages is empty; a conversation has at least one message")
         for message in messages:
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise ValueError(f"a message must be a dictionary with a role and a content, got {message!r}")

@@ -17,6 +17,11 @@ from pelton.tokenizer.detokenizer import (
 )
 
 _NO_TOKENS: frozenset[int] = frozenset()
+_NOT_VARIABLES = frozenset({
+    "chat_template", "continue_final_message", "max_length", "padding", "processor_kwargs",
+    "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "truncation",
+})  # fmt: skip
+"""Arguments of the method of this name in transformers and vLLM. No template would see them."""
 
 
 class Tokenizer:
@@ -123,10 +128,12 @@ class Tokenizer:
         With tools, the model's template for them is taken if it has one of its own. Raises ValueError if the model
         has no template, or if the template refuses the messages.
         """
+        if elsewhere := sorted(_NOT_VARIABLES.intersection(extras)):
+            raise ValueError(f"apply_chat_template has no argument {', '.join(elsewhere)}, and gives the text only")
         template = self._tool_template if tools is not None and self._tool_template else self._chat_template
         if template is None:
             others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
-            raise ValueError(f"the model has no chat template{others}; send a prompt instead of messages")
+            raise ValueError(f"the model has no chat template{others}; send a plain prompt instead of messages")
         return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
     @cached_property
