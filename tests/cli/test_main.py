@@ -100,7 +100,7 @@ def test_a_process_streams_to_standard_output():
     ("arguments", "words"),
     [
         (["generate", "--model", "no-such-model", "Hi"], "no-such-model"),
-        (["generate", "--model", "", "Hi"], "model must be an alias, a path or a hub id"),
+        (["generate", "--model", "", "Hi"], "model must be a string: an alias, a path or a hub id"),
         (
             ["generate", "--max-tokens", "1", "--revision", "v1", "Hi"],
             "revision is 'v1', but the model 'smollm2' is an alias",

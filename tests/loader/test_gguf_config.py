@@ -275,7 +275,7 @@ def test_control_tokens_that_end_a_turn(token: str, ends: bool) -> None:
         ({"attention__key_length": 7}, "head_size must be even"),
         ({"attention__layer_norm_rms_epsilon": float("nan")}, "rms_epsilon must be positive"),
         ({"rope__freq_base": float("inf")}, "freq_base must be positive"),
-        ({"tokenizer__ggml__eos_token_id": 96}, "token 96 is not below 96"),
+        ({"tokenizer__ggml__eos_token_id": 96}, "eos_token_id has 96, which is not below"),
         ({"tokenizer__ggml__eot_token_id": "x"}, "eot_token_id must be an integer, got 'x'"),
         ({"tokenizer__ggml__eom_token_id": True}, "eom_token_id must be an integer, got True"),
         (

@@ -31,7 +31,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
-            raise ValueError(f"model must be an alias, a path or a hub id, got {self.model!r}")
+            raise ValueError(f"model must be a string: an alias, a path or a hub id, got {self.model!r}")
         if self.revision is not None and not (isinstance(self.revision, str) and _REVISION.fullmatch(self.revision)):
             raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
         if self.max_model_len is not None:

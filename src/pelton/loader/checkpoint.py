@@ -1,5 +1,6 @@
 """Checkpoints: a model's configuration and its tensors, under the names of their own format."""
 
+import os.path
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,6 +152,11 @@ def open_checkpoint(model: str, revision: str | None = None, *, progress: bool =
             f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, a folder with "
             "config.json, safetensors and tokenizer.json, or a hub id, which has the form organisation/name"
         )
+    if hub_id.quant is not None and os.path.exists(hub_id.repository):
+        raise ValueError(
+            f"the model {model!r}: {hub_id.repository} is a path on this machine, and :{hub_id.quant} is for "
+            "repositories of a hub; give the path of the GGUF file"
+        )
     fetched = _open_path(fetch_model(hub_id, revision, progress=progress), model)
     assert fetched is not None
     return fetched
@@ -169,11 +175,12 @@ def _open_path(path: Path, name: str) -> Checkpoint | None:
         return SafetensorsCheckpoint(path, name)
     if not path.is_file():
         return None
+    with path.open("rb") as file:
+        is_gguf = file.read(len(MAGIC)) == MAGIC
+    if is_gguf or path.suffix == ".gguf":
+        return GGUFCheckpoint(path, name)
     if path.suffix in PICKLES:
         raise ValueError(f"{path} is {PICKLE_REMEDY}")
-    if path.suffix == ".safetensors":
-        raise ValueError(f"{path} has no configuration; give the folder that also holds its config.json")
-    with path.open("rb") as file:
-        if path.suffix != ".gguf" and file.read(4) != MAGIC:
-            raise ValueError(f"{path} is neither a GGUF file nor a folder with config.json and safetensors")
-    return GGUFCheckpoint(path, name)
+    if path.suffix in (".safetensors", ".json"):
+        raise ValueError(f"{path} is a part of a model; give the folder that holds it")
+    raise ValueError(f"{path} is neither a GGUF file nor a folder with config.json and safetensors")

@@ -131,7 +131,11 @@ def read_fields(foreign: Mapping[str, object], table: ConfigTable, known: Fields
     names = {key.name for key in table.fields.values()}
     unknown = set(foreign) - names - set(table.same_as) - set(table.fixed) - table.harmless
     if unknown:
-        raise ValueError(f"Pelton does not know the key {key_names(unknown)}, so it cannot honour it")
+        first = min(unknown)
+        raise ValueError(
+            f"Pelton does not know the key {key_names(unknown)}, so it cannot honour it "
+            f"({key_names([first])} is {shown(foreign[first])}); if it changes nothing that the model computes, take it out"
+        )
     for name, values in table.fixed.items():
         if name in foreign and not any(is_same(foreign[name], value) for value in values):
             raise ValueError(f"{name} is {shown(foreign[name])}, and Pelton implements only {values[0]!r}")
@@ -148,10 +152,9 @@ def build_config(
     architecture: str,
     table: ConfigTable,
     fields: Fields,
-    eos_token_ids: Collection[int],
     num_tensors: int,
 ) -> DecoderConfig:
-    """Derive what is left and check the whole.
+    """Derive what is left and check the whole. End-of-sequence tokens are told elsewhere, and come later.
 
     Raises ValueError for values that cannot be true of this checkpoint.
     """
@@ -165,14 +168,19 @@ def build_config(
             f"the context length is {complete['max_position_embeddings']}, and Pelton computes positions "
             f"only up to {_MAX_POSITIONS}"
         )
-    for token_id in eos_token_ids:
-        if not 0 <= token_id < complete["vocab_size"]:
-            raise ValueError(f"end-of-sequence token {shown(token_id)} is not below {complete['vocab_size']}")
     return DecoderConfig(
         architecture=architecture,
-        eos_token_ids=tuple(sorted(set(eos_token_ids))),
+        eos_token_ids=(),
         **{name: value for name, value in complete.items() if name in _CONFIG_FIELDS},
     )
+
+
+def check_eos_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> set[int]:
+    """Raises ValueError for tokens outside the vocabulary."""
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise ValueError(f"{key} has {shown(token_id)}, which is not below the vocabulary's size, {vocab_size}")
+    return set(token_ids)
 
 
 def _read_field(foreign: Mapping[str, object], key: Key, fields: Fields) -> Any:

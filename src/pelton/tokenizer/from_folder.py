@@ -62,7 +62,7 @@ def _backend(path: Path) -> tokenizers.Tokenizer:
         if others := [name for name in _OTHER_FORMS if (path.parent / name).exists()]:
             remedy = "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             raise ValueError(f"{problem}, only {others[0]}; make one from it ({remedy})")
-        raise ValueError(f"{problem}, which Pelton needs for text")
+        raise ValueError(f"{problem}, which Pelton needs for text; copy it from where the model comes from")
     text = read_text(path, _MAX_TOKENIZER_BYTES)
     with backend_errors(f"{path} is not a usable tokenizer"):
         backend = tokenizers.Tokenizer.from_str(text)

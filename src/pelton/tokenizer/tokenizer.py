@@ -130,6 +130,9 @@ class Tokenizer:
         """
         if elsewhere := sorted(_NOT_VARIABLES.intersection(extras)):
             raise ValueError(f"apply_chat_template has no argument {', '.join(elsewhere)}, and gives the text only")
+        for tool in tools or ():
+            if not isinstance(tool, Mapping):
+                raise ValueError(f"a tool must be a dictionary that describes it (JSON schema), got {tool!r}")
         template = self._tool_template if tools is not None and self._tool_template else self._chat_template
         if template is None:
             others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""

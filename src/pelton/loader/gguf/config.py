@@ -1,12 +1,13 @@
 """GGUF metadata -> `DecoderConfig`."""
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from pelton.config import DecoderConfig
-from pelton.loader.foreign_config import ConfigTable, Fields, build_config, is_same, read_fields
+from pelton.loader.foreign_config import ConfigTable, Fields, build_config, check_eos_token_ids, is_same, read_fields
 from pelton.loader.foreign_names import shown
 from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.rope import SCALING_PREFIX, read_rope
@@ -68,7 +69,8 @@ def _read(metadata: Mapping[str, MetadataValue], tensor_names: Collection[str]) 
     fields["tie_word_embeddings"] = _OUTPUT_HEAD not in tensor_names
     for field, projections in _BIASES.items():
         fields[field] = any(f"blk.0.{projection}.bias" in tensor_names for projection in projections)
-    return build_config(architecture, table, fields, _eos_token_ids(metadata), len(tensor_names))
+    config = build_config(architecture, table, fields, len(tensor_names))
+    return dataclasses.replace(config, eos_token_ids=tuple(sorted(_eos_token_ids(metadata, config.vocab_size))))
 
 
 def _read_architecture(
@@ -99,15 +101,15 @@ def _common_value(name: str, values: np.ndarray, num_layers: object) -> object:
     return values[0].item()
 
 
-def _eos_token_ids(metadata: Mapping[str, MetadataValue]) -> list[int]:
-    token_ids = []
+def _eos_token_ids(metadata: Mapping[str, MetadataValue], vocab_size: int) -> set[int]:
+    token_ids: set[int] = set()
     for name in _EOS_KEYS:
         value = metadata.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
-            token_ids.append(value)
+            token_ids |= check_eos_token_ids(name, [value], vocab_size)
         elif value is not None:
             raise ValueError(f"{name} must be an integer, got {shown(value)}")
-    return token_ids + _turn_ends(metadata)
+    return token_ids | check_eos_token_ids(_TOKENS, _turn_ends(metadata), vocab_size)
 
 
 def _turn_ends(metadata: Mapping[str, MetadataValue]) -> list[int]:

@@ -1,11 +1,13 @@
 """config.json of a Hugging Face folder -> `DecoderConfig`."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pelton.config import DecoderConfig
-from pelton.loader.foreign_config import build_config, read_fields
+from pelton.loader.foreign_config import build_config, check_eos_token_ids, read_fields
 from pelton.loader.foreign_names import shown
 from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
 from pelton.loader.text_files import read_json
@@ -14,16 +16,29 @@ from pelton.loader.text_files import read_json
 def read_hf_config(folder: Path, num_tensors: int) -> DecoderConfig:
     """Raises ValueError that names the file and the key that is missing, wrong or not implemented."""
     path = folder / "config.json"
+    if not path.exists():
+        raise ValueError(f"{folder} has no config.json, which says what the model is; copy it from the original")
     config = read_json(path)
     generation_path = folder / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
+    with _named(path):
+        decoder = _read(config, num_tensors)
+        token_ids = _eos_token_ids(config, decoder.vocab_size)
+    with _named(generation_path):
+        token_ids |= _eos_token_ids(generation, decoder.vocab_size)
+    return dataclasses.replace(decoder, eos_token_ids=tuple(sorted(token_ids)))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Put the path before the message of a ValueError."""
     try:
-        return _read(config, generation, num_tensors)
+        yield
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read(config: Mapping[str, Any], generation: Mapping[str, Any], num_tensors: int) -> DecoderConfig:
+def _read(config: Mapping[str, Any], num_tensors: int) -> DecoderConfig:
     if config.get("auto_map") is not None:
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
     names = config.get("architectures")
@@ -41,8 +56,7 @@ def _read(config: Mapping[str, Any], generation: Mapping[str, Any], num_tensors:
     _refuse_quantized(config)
     fields = read_fields(config, hf_class.table)
     fields |= hf_class.read_rope(config, fields)
-    eos_token_ids = {*_token_ids(config), *_token_ids(generation)}
-    return build_config(hf_class.architecture, hf_class.table, fields, eos_token_ids, num_tensors)
+    return build_config(hf_class.architecture, hf_class.table, fields, num_tensors)
 
 
 def _refuse_quantized(config: Mapping[str, Any]) -> None:
@@ -52,13 +66,13 @@ def _refuse_quantized(config: Mapping[str, Any]) -> None:
             method = value.get("quant_method") if isinstance(value, dict) else None
             raise ValueError(
                 f"the weights are quantized ({name}: {shown(method if isinstance(method, str) else value)}), "
-                "and Pelton reads safetensors of 16 or 32 bits, or GGUF files"
+                "and Pelton reads safetensors of 16 or 32 bits, or GGUF files; take the original model, or a GGUF file"
             )
 
 
-def _token_ids(config: Mapping[str, Any]) -> list[int]:
-    value = config.get("eos_token_id")
+def _eos_token_ids(content: Mapping[str, Any], vocab_size: int) -> set[int]:
+    value = content.get("eos_token_id")
     token_ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(type(token_id) is not int for token_id in token_ids):
         raise ValueError(f"eos_token_id must be an integer or a list of integers, got {shown(value)}")
-    return token_ids
+    return check_eos_token_ids("eos_token_id", token_ids, vocab_size)

@@ -34,7 +34,8 @@ def check_has_weights(place: object, names: Collection[str]) -> None:
         raise ValueError(f"{place} has no safetensors, only {pickles[0]}: {PICKLE_REMEDY}")
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         raise ValueError(f"{place} has no safetensors; give the GGUF file itself, such as {place}/{ggufs[0]}")
-    raise ValueError(f"{place} has no {SINGLE} and no {INDEX}")
+    others = sorted(name for name in names if "/" not in name)
+    raise ValueError(f"{place} has no {SINGLE} and no {INDEX}, only {listed(others) or 'nothing'}")
 
 
 def read_weight_map(index: Path) -> dict[str, str]:

@@ -43,7 +43,7 @@ class HubId(NamedTuple):
 
 def parse_hub_id(model: str) -> HubId | None:
     """None for what looks like a path, and for a single word."""
-    if model.startswith(("/", "./", "../", "~")) or model.endswith((".gguf", ".safetensors", *PICKLES)):
+    if model.startswith(("/", "./", "../", "~")) or model.lower().endswith((".gguf", ".safetensors", *PICKLES)):
         return None
     repository, colon, quant = model.partition(":")
     if model.count("/") != 1 or not all(repository.split("/")) or bool(colon) != bool(quant):
@@ -242,8 +242,11 @@ def _check_is_inside(folder: Path, name: str) -> None:
     """Files of a snapshot are links to other places of the cache; they may lead nowhere else."""
     from huggingface_hub import constants
 
-    # Beside the repository's own folder: the cache as a whole, where repositories may share contents.
-    allowed = [os.path.realpath(place) for place in (folder.parent.parent, constants.HF_HUB_CACHE)]
+    # Beside the repository's own folder, and its contents wherever they were moved to: the cache as a whole, where
+    # repositories may share contents.
+    repository = folder.parent.parent
+    places = (repository, repository / "blobs", constants.HF_HUB_CACHE)
+    allowed = [os.path.realpath(place) for place in places]
     real = Path(os.path.realpath(folder / name))
     if not any(real.is_relative_to(place) for place in allowed):
         raise ValueError(f"{folder / name} is a link that leads out of the cache {constants.HF_HUB_CACHE}; remove it")

@@ -75,7 +75,7 @@ def _explain_answer(error: Exception, name: str, revision: str | None) -> Proble
             )
         case errors.RevisionNotFoundError():
             return Problem(
-                f"{name} has no revision {revision!r}", f"; give a branch, a tag or a commit of {hub}/{name}"
+                f"{name} has no revision {revision or 'main'!r}", f"; give a branch, a tag or a commit of {hub}/{name}"
             )
         case errors.RemoteEntryNotFoundError():
             return Problem(f"{name} was changed while it was being fetched", "; try again")

@@ -44,8 +44,8 @@ _PROVENANCE = {
 }  # fmt: skip
 _IMPLEMENTATION = {
     "_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "attn_implementation",
-    "cache_implementation", "chunk_size_feed_forward", "dtype", "tf_legacy_loss", "torch_dtype", "torchscript",
-    "use_bfloat16", "use_cache",
+    "cache_implementation", "chunk_size_feed_forward", "dtype", "model_max_length", "tf_legacy_loss", "torch_dtype",
+    "torchscript", "use_bfloat16", "use_cache", "use_flash_attn",
 }  # fmt: skip
 _TRAINING = {
     "attention_dropout", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "label2id",
@@ -84,7 +84,6 @@ _FIXED: dict[str, tuple[object, ...]] = {
     "pretraining_tp": (1, None),
 }
 _SILU: dict[str, tuple[object, ...]] = {"hidden_act": ("silu", "swish")}
-_NO_WINDOWS: dict[str, tuple[object, ...]] = {"sliding_window": (None,), "layer_types": (None,)}
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -114,6 +113,10 @@ def _windows_by_type(fields: Fields, window: int | None) -> tuple[int | None, ..
     if window is None and _SLIDING in types:
         raise ValueError(f"layer_types has {_SLIDING}, but there is no sliding_window")
     return tuple(window if kind == _SLIDING else None for kind in types)
+
+
+def _no_windows(fields: Fields) -> tuple[int | None, ...]:
+    return full_attention(fields) if fields["layer_types"] is None else _windows_by_type(fields, None)
 
 
 def _same_window(fields: Fields) -> tuple[int | None, ...]:
@@ -167,11 +170,16 @@ _QWEN_WINDOW_FIELDS = {
 }
 
 _LLAMA = ConfigTable(
-    fields=_FIELDS | {"attention_bias": _ATTENTION_BIAS, "mlp_bias": _MLP_BIAS},
-    derived=_DERIVED | {"attention_output_bias": _bias_of_attention},
+    fields=_FIELDS
+    | {
+        "attention_bias": _ATTENTION_BIAS,
+        "mlp_bias": _MLP_BIAS,
+        "layer_types": optional("layer_types", _layer_types),
+    },
+    derived=_DERIVED | {"attention_output_bias": _bias_of_attention, "layer_windows": _no_windows},
     # Of the time of Llama 1.
     same_as={"max_sequence_length": "max_position_embeddings"},
-    fixed=_FIXED | _SILU | _NO_WINDOWS | {"rope_interleaved": (False,)},
+    fixed=_FIXED | _SILU | {"rope_interleaved": (False,), "sliding_window": (None,)},
     harmless=_HARMLESS | ROPE_KEYS,
 )
 _MISTRAL = ConfigTable(
