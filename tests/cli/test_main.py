@@ -100,6 +100,7 @@ def test_a_process_streams_to_standard_output():
     ("arguments", "words"),
     [
         (["generate", "--model", "no-such-model", "Hi"], "no-such-model"),
+        (["generate", "--model", "a\n\x1b[1m", "Hi"], r"a\n\x1b[1m"),
         (["generate", "--model", "", "Hi"], "model must be a string: an alias, a path or a hub id"),
         (
             ["generate", "--max-tokens", "1", "--revision", "v1", "Hi"],

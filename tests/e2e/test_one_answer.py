@@ -23,7 +23,7 @@ from tests.support.prompts import prompts
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=11, max_tokens=24, logprobs=2, ignore_eos=True)
-LONGEST = {1: 64, 7: 128, 16: 257, 64: 640}
+LONGEST = {1: 33, 7: 128, 16: 257, 64: 640}
 """Longest prompt per chunk size in the quick tests: every chunk is a step."""
 
 
@@ -66,7 +66,7 @@ def test_chunk_sizes(monkeypatch, alone, chunk, longest):
     num_chunked = sum(1 for step in trace for num in step.num_logits if num == 0)
     assert num_chunked == sum((len(prompt) - 1) // chunk for prompt in ids.values())
     blocks = block_ids_of(trace, max(zip(map(len, ids.values()), trace[0].request_ids, strict=True))[1])
-    assert len(blocks) >= 5
+    assert len(blocks) >= 4
     assert blocks != sorted(blocks), "blocks must not come in order"
 
 

@@ -19,10 +19,11 @@ from pelton.core.kv_spec import SlidingWindowSpec
 from pelton.core.outputs import RequestOutput
 from pelton.kv import KVCacheCoordinator
 from pelton.kv.block import Block
+from tests.support.downloads import gemma_gguf
 from tests.support.engines import assert_as_reference, core_of, generate, make_llm, trace_steps
 from tests.support.gemma import BOS_TOKEN_ID, WINDOW, gemma_reference, passages
-from tests.support.test_data import gemma_gguf
 from tests.support.tiny_models import VOCAB_SIZE, build, logprobs_of, randomized, save_folder
+from tests.support.vocabularies import vocabulary_tokenizer
 
 BLOCK_SIZE = 16
 NUM_TOKENS = 20
@@ -79,8 +80,7 @@ def assert_idle(kv: KVCacheCoordinator) -> None:
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     if request.param == "gemma":
         path = gemma_gguf()
-        tokenizer = LLM(model=str(path), kv_cache_memory_bytes=64 << 20, max_model_len=256).get_tokenizer()
-        text = tokenizer.encode(passages(), add_special_tokens=False)
+        text = vocabulary_tokenizer("gemma").encode(passages(), add_special_tokens=False)
         torch.set_num_threads(2)
         yield Served(str(path), WINDOW, [BOS_TOKEN_ID], text, logprobs_of(gemma_reference(path)))
         torch.set_num_threads(1)

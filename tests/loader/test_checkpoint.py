@@ -1,6 +1,6 @@
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -10,8 +10,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, load_weights, open_checkpoint
 from pelton.loader.aliases import known_aliases
+from pelton.loader.gguf.file import GGUFFile
+from pelton.models.registry import create_model
 
 
 def test_the_alias_opens_the_packaged_file_without_importing_it(smollm2: Checkpoint) -> None:
@@ -114,8 +116,27 @@ def test_adapters_are_refused(tiny_folder: Path) -> None:
 
 def test_a_folder_without_configuration_is_refused(tiny_folder: Path) -> None:
     (tiny_folder / "config.json").unlink()
-    with pytest.raises(ValueError, match="has no config.json, which says what the model is"):
+    with pytest.raises(ValueError, match=r"has no config\.json, which says what the model is"):
         open_checkpoint(str(tiny_folder))
+
+
+def test_a_gguf_file_that_was_merged_is_whole(make_gguf: Callable[..., Path]) -> None:
+    """What llama-gguf-split --merge leaves behind."""
+    whole = open_checkpoint(str(make_gguf())).config
+    values = {"split.count": 0, "split.no": 0, "split.tensors.count": 21}
+    assert open_checkpoint(str(make_gguf(values))).config == whole
+    with pytest.raises(ValueError, match=r"it is one of 3 parts of a model; join them \(llama-gguf-split --merge\)"):
+        open_checkpoint(str(make_gguf(values | {"split.count": 3})))
+
+
+def test_a_bias_that_the_architecture_has_not_is_left_over(make_gguf: Callable[..., Path]) -> None:
+    llama = GGUFFile(make_gguf()).metadata
+    values = {key.replace("llama.", "qwen2."): value for key, value in llama.items() if key.startswith("llama.")}
+    bias = {"blk.0.attn_output.bias": np.zeros(32, np.float32)}
+    checkpoint = open_checkpoint(str(make_gguf(values, bias, "qwen2")))
+    model = create_model(checkpoint.config, block_size=16)
+    with pytest.raises(ValueError, match=r"tensors that the model has no place for: blk\.0\.attn_output\.bias$"):
+        load_weights(model.parameters(), checkpoint)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_hf(config: dict[str, Any], eos: object, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     try:
-        result = read_hf_config(folder, len(TENSOR_NAMES))
+        result = read_hf_config(folder)
     except ValueError as error:
         assert str(error).startswith((str(folder / "config.json"), str(folder / "generation_config.json")))  # noqa: PT017
     else:
@@ -177,7 +177,7 @@ def test_what_the_junk_replaces_is_read(folder: Path) -> None:
     for config in HF.values():
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "generation_config.json").unlink(missing_ok=True)
-        read_hf_config(folder, len(TENSOR_NAMES))
+        read_hf_config(folder)
     for architecture, values in GGUF.items():
         metadata = {f"{architecture}.{key}": value for key, value in values.items()}
         read_gguf_config(Path("junk.gguf"), {"general.architecture": architecture, **metadata}, TENSOR_NAMES)

@@ -1,6 +1,4 @@
-import math
 import struct
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +11,8 @@ from gguf.quants import dequantize, quantize
 
 from pelton.loader import Checkpoint
 from pelton.loader.gguf.file import GGUFFile
-
-GEMMA = Path(sys.prefix) / "test-data" / "gemma-3-270m-q4_k_m.gguf"
+from tests.support.downloads import gemma_gguf
+from tests.support.gguf_file import dequantized
 
 SCALARS: list[tuple[str, Any]] = [
     ("uint8", 255), ("int8", -128), ("uint16", 65535), ("int16", -32768), ("uint32", 2**32 - 1),
@@ -66,16 +64,13 @@ def test_reads_smollm2_like_the_reference(smollm2: Checkpoint) -> None:
 
 
 def test_reads_the_quantized_tensors_of_gemma_like_the_reference() -> None:
-    file = GGUFFile(GEMMA)
+    path = gemma_gguf()
+    file = GGUFFile(path)
     smallest = {info.type_name: name for name, info in sorted(file.tensors.items(), key=lambda t: -np.prod(t[1].shape))}
     assert smallest.keys() == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
-    for type_name, tensor_name in smallest.items():
-        info = file.tensors[tensor_name]
-        kind = gguf.GGMLQuantizationType[type_name]
-        *_, num_bytes = shape = gguf.quant_shape_to_byte_shape(info.shape, kind)
-        rows = np.fromfile(GEMMA, np.uint8, math.prod(shape), offset=info.offset).reshape(-1, num_bytes)
-        values = dequantize(rows, kind).reshape(info.shape)
-        np.testing.assert_array_equal(file.read(tensor_name).view(np.uint32), values.view(np.uint32))
+    for name in smallest.values():
+        values = dequantized(path, file.tensors[name])
+        np.testing.assert_array_equal(file.read(name).view(np.uint32), values.view(np.uint32))
 
 
 @pytest.mark.slow
@@ -85,7 +80,7 @@ def test_reads_all_of_smollm2_like_the_reference(smollm2: Checkpoint) -> None:
 
 @pytest.mark.slow
 def test_reads_all_of_gemma_like_the_reference() -> None:
-    check_against_reference(GEMMA, list)
+    check_against_reference(gemma_gguf(), list)
 
 
 def test_reads_every_type(tmp_path: Path) -> None:

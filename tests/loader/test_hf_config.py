@@ -10,7 +10,6 @@ from pelton.config import DecoderConfig, LinearScaling, Llama3Scaling, RopeConfi
 from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import HF_CONFIGS
 
-NUM_TENSORS = 40
 LLAMA, QWEN2, QWEN3, GEMMA = "SmolLM2 135M Instruct", "Qwen2.5 0.5B Instruct", "Qwen3 0.6B", "Gemma 3 270M"
 MISTRAL = "Mistral 7B v0.1"
 
@@ -24,7 +23,7 @@ def read(tmp_path: Path) -> Read:
     def read_changed(name: str, changes: dict[str, Any] | None = None, without: tuple[str, ...] = ()) -> DecoderConfig:
         config = {key: value for key, value in HF_CONFIGS[name].items() if key not in without} | (changes or {})
         (tmp_path / "config.json").write_text(json.dumps(config))
-        return read_hf_config(tmp_path, NUM_TENSORS)
+        return read_hf_config(tmp_path)
 
     return read_changed
 
@@ -209,6 +208,7 @@ def test_harmless_keys_may_be_null(read: Read) -> None:
         (LLAMA, {"model_type": "mistral"}, "model_type is 'mistral', and LlamaForCausalLM has 'llama'"),
         (GEMMA, {"model_type": "gemma3"}, "model_type is 'gemma3', and Gemma3ForCausalLM has 'gemma3_text'"),
         (LLAMA, {"dual_chunk_attention_config": {}}, "does not know the key dual_chunk_attention_config"),
+        (LLAMA, {"rope_local_base_freq": 1e4}, "does not know the key rope_local_base_freq"),
         (LLAMA, {"b": 1, "a": 1}, "does not know the key a, b, so it cannot honour it"),
         (LLAMA, {"pretraining_tp": 2}, "pretraining_tp is 2, and Pelton implements only 1"),
         (LLAMA, {"pretraining_tp": True}, "pretraining_tp"),
@@ -242,11 +242,15 @@ def test_harmless_keys_may_be_null(read: Read) -> None:
         (LLAMA, {"rms_norm_eps": -1.0}, "rms_norm_eps must be positive"),
         (LLAMA, {"rms_norm_eps": float("nan")}, "rms_norm_eps must be positive"),
         (LLAMA, {"rms_norm_eps": 10**400}, "rms_norm_eps must be positive"),
+        (LLAMA, {"rms_norm_eps": 1e-300}, "rms_norm_eps must be positive, from 1e-30 to 1e\\+30, got 1e-300"),
+        (GEMMA, {"final_logit_softcapping": 1e-50}, "final_logit_softcapping must be positive, from 1e-30"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 1e-46}}, "factor must be positive, from 1e-30"),
         (LLAMA, {"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
         (LLAMA, {"eos_token_id": "2"}, "eos_token_id must be an integer or a list of integers"),
         (LLAMA, {"eos_token_id": [2, 49152]}, "eos_token_id has 49152, which is not below"),
         (LLAMA, {"eos_token_id": -1}, "eos_token_id has -1, which is not below"),
-        (LLAMA, {"num_hidden_layers": 10**9}, "1000000000 layers are announced, but there are only 40 tensors"),
+        (LLAMA, {"num_hidden_layers": 10**9}, "1000000000 layers are announced, and Pelton builds up to 1000"),
+        (LLAMA, {"num_hidden_layers": 1001}, "1001 layers are announced"),
         (LLAMA, {"num_key_value_heads": 4}, "must be a multiple of num_kv_heads"),
         (LLAMA, {"hidden_size": 577}, "hidden size 577 is not a multiple of 9 attention heads"),
         (LLAMA, {"head_dim": 10**400}, r"head_dim must be an integer of at least 1 and below 2\*\*40"),
@@ -314,7 +318,7 @@ def test_messages_stay_short(changes: dict[str, Any], read: Read) -> None:
 def test_refuses_what_is_not_a_json_object(content: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=problem):
-        read_hf_config(tmp_path, NUM_TENSORS)
+        read_hf_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -325,12 +329,12 @@ def test_reads_only_regular_files(name: str, read: Read, tmp_path: Path) -> None
     for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
         make()
         with pytest.raises(ValueError, match=rf"{name} cannot be read: it is not a regular file"):
-            read_hf_config(tmp_path, NUM_TENSORS)
+            read_hf_config(tmp_path)
         path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_refuses_json_that_is_too_large(read: Read, tmp_path: Path) -> None:
     read(LLAMA)
     os.truncate(tmp_path / "config.json", 64_000_001)
-    with pytest.raises(ValueError, match=r"config\.json cannot be read: it is larger than 64 MB"):
-        read_hf_config(tmp_path, NUM_TENSORS)
+    with pytest.raises(ValueError, match=r"config\.json cannot be read: it is larger than 16 MB"):
+        read_hf_config(tmp_path)

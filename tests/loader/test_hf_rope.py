@@ -5,8 +5,8 @@ from transformers import Gemma3TextConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pelton.config import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
-from pelton.loader.foreign_rope import context_length, gemma3_context_length
 from pelton.loader.hf.rope import read_layer_ropes, read_rope
+from pelton.loader.rope import context_length, gemma3_context_length
 
 FIELDS = {"max_position_embeddings": 4096}
 LLAMA3 = {

@@ -12,16 +12,12 @@ from pelton.config import DecoderConfig
 from pelton.layers.rotary import Rotary
 from pelton.loader.hf.config import read_hf_config
 from tests.support.hf_configs import older_spelling
-from tests.support.tiny_models import CLASSES, SHAPE, VARIANTS, build
-
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
-
-NUM_TENSORS = 100
+from tests.support.tiny_models import SHAPE, VARIANTS, architecture_of, build, model_class
 
 
 def read(config: dict[str, Any], folder: Path) -> DecoderConfig:
     (folder / "config.json").write_text(json.dumps(config))
-    return read_hf_config(folder, NUM_TENSORS)
+    return read_hf_config(folder)
 
 
 def has_bias(*projections: nn.Module) -> bool:
@@ -37,11 +33,11 @@ def test_agrees_with_the_model(name: str, tmp_path: Path) -> None:
     config = read(model.config.to_dict(), tmp_path)
     assert read(older_spelling(model.config.to_dict()), tmp_path) == config
     model.config.save_pretrained(tmp_path)
-    assert read_hf_config(tmp_path, NUM_TENSORS) == config
+    assert read_hf_config(tmp_path) == config
 
     layers = model.model.layers
     attention, mlp = layers[0].self_attn, layers[0].mlp
-    assert config.architecture == ARCHITECTURES[model.config.model_type]
+    assert config.architecture == architecture_of(model.config)
     assert (config.vocab_size, config.hidden_size) == model.model.embed_tokens.weight.shape
     assert (config.intermediate_size, config.hidden_size) == mlp.gate_proj.weight.shape
     assert config.num_layers == len(layers)
@@ -65,7 +61,7 @@ def test_agrees_with_the_model(name: str, tmp_path: Path) -> None:
         theirs = getattr(rotary, f"{kind}_inv_freq", None)
         if theirs is None:
             theirs = rotary.inv_freq
-        np.testing.assert_allclose(Rotary("", ours, config.head_size).frequencies(), theirs, rtol=1e-6)
+        np.testing.assert_allclose(Rotary(ours, config.head_size).frequencies(), theirs, rtol=1e-6)
         factor = getattr(rotary, f"{kind}_attention_scaling", getattr(rotary, "attention_scaling", 1.0))
         assert getattr(ours.scaling, "attention_factor", 1.0) == pytest.approx(factor, rel=1e-12)
 
@@ -79,7 +75,7 @@ def test_the_defaults_of_the_class(name: str, tmp_path: Path) -> None:
         shape |= {"vocab_size": 320, "num_attention_heads": 32, "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
     for options in ({}, {"use_sliding_window": True}) if "qwen" in name else ({},):
         full = config_class(**shape, **options)
-        full.architectures = [CLASSES[config_class].__name__]
+        full.architectures = [model_class(config_class).__name__]
         sparse = {key: full.to_dict()[key] for key in ("model_type", "architectures", "eos_token_id")}
         assert read({**shape, **options, **sparse}, tmp_path) == read(full.to_dict(), tmp_path)
 
@@ -96,5 +92,5 @@ def test_the_defaults_of_the_class(name: str, tmp_path: Path) -> None:
 def test_nulls_of_the_class(name: str, keys: tuple[str, ...], tmp_path: Path) -> None:
     nulls: dict[str, Any] = dict.fromkeys(keys)
     full = VARIANTS[name].config(**{**SHAPE, **nulls})
-    full.architectures = [CLASSES[type(full)].__name__]
+    full.architectures = [model_class(type(full)).__name__]
     assert read({**full.to_dict(), **nulls}, tmp_path) == read(full.to_dict(), tmp_path)

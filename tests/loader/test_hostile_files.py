@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from pelton.loader import Checkpoint, open_checkpoint
+from pelton.loader import Checkpoint, load_weights, open_checkpoint
+from pelton.models import create_model, record_backbone
+from pelton.sampling import record_head
 from pelton.tokenizer import load_tokenizer
+from tests.support.gguf_file import TypedData, write_file
 from tests.support.mutations import (
     GGUF_CHANGES,
     JSON_DAMAGES,
@@ -33,46 +36,60 @@ quick_and_thorough = pytest.mark.parametrize(
     "num_examples", [pytest.param(150, id="quick"), pytest.param(10_000, id="thorough", marks=SLOW)]
 )
 
-WHOLE_GGUF, WHOLE_FOLDER = 15, 7
-"""How many parts of loading work when nothing is damaged: opening, every tensor, the tokenizer."""
+NUM_PARTS = 6
+"""How many parts of loading work when nothing is damaged: opening, tokenizer, model, weights, both programs."""
+WHOLE_GGUF, WHOLE_FOLDER = 13 + NUM_PARTS, 12 + NUM_PARTS
+"""And every tensor."""
 
 VOCABULARY = ["<s>", "</s>", *(chr(33 + i) for i in range(20)), '!"', "é"]
 FIELDS = {
-    "vocab_size": len(VOCABULARY), "context_length": 64, "embedding_length": 8, "block_count": 1,
-    "feed_forward_length": 16, "attention.head_count": 2, "attention.head_count_kv": 1, "rope.dimension_count": 4,
+    "llama.vocab_size": len(VOCABULARY), "llama.context_length": 64, "llama.embedding_length": 256,
+    "llama.block_count": 1, "llama.feed_forward_length": 32, "llama.attention.head_count": 2,
+    "llama.attention.head_count_kv": 1, "llama.rope.dimension_count": 16, "llama.attention.key_length": 16,
+    "llama.attention.value_length": 16, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 1e4,
+    "tokenizer.ggml.tokens": VOCABULARY, "tokenizer.ggml.token_type": [3, 3] + [1] * (len(VOCABULARY) - 2),
+    "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_bos_token": True,
 }  # fmt: skip
+VOCABULARY_FIELDS = {
+    "gpt2": {"tokenizer.ggml.pre": "smollm", "tokenizer.ggml.merges": ['! "']},
+    "llama": {
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.scores": [-float(i) for i in range(len(VOCABULARY))],
+        "tokenizer.ggml.unknown_token_id": 0,
+    },
+}
+TENSORS = {
+    "rope_freqs": ("F32", (8,)),
+    "token_embd": ("Q5_0", (24, 256)),
+    "output": ("Q5_1", (24, 256)),
+    "output_norm": ("BF16", (256,)),
+    "blk.0.attn_norm": ("Q8_0", (256,)),
+    "blk.0.attn_q": ("Q2_K", (32, 256)),
+    "blk.0.attn_k": ("Q3_K", (16, 256)),
+    "blk.0.attn_v": ("Q4_K", (16, 256)),
+    "blk.0.attn_output": ("Q4_0", (256, 32)),
+    "blk.0.ffn_norm": ("F16", (256,)),
+    "blk.0.ffn_gate": ("Q5_K", (32, 256)),
+    "blk.0.ffn_up": ("Q6_K", (32, 256)),
+    "blk.0.ffn_down": ("Q4_1", (256, 32)),
+}
+"""A llama of one layer, with a tensor of every type."""
 
 
 def tiny_gguf(path: Path, vocabulary: str = "gpt2") -> bytes:
-    """Llama's metadata, a vocabulary of this kind, and a tensor of every type with one row."""
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in FIELDS.items():
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(1e4)
-    writer.add_tokenizer_model(vocabulary)
-    writer.add_tokenizer_pre("smollm" if vocabulary == "gpt2" else "default")
-    writer.add_token_list(VOCABULARY)
-    writer.add_token_types([3, 3] + [1] * (len(VOCABULARY) - 2))
-    if vocabulary == "gpt2":
-        writer.add_token_merges(['! "'])
-    else:
-        writer.add_token_scores([-float(i) for i in range(len(VOCABULARY))])
-        writer.add_unk_token_id(0)
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_add_bos_token(True)
-    for name in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"):
-        kind = gguf.GGMLQuantizationType[name]
-        _, num_bytes = gguf.GGML_QUANT_SIZES[kind]
-        dtype = {"F32": np.float32, "F16": np.float16}.get(name, np.uint8)
-        block = np.zeros((1, max(num_bytes, 8) // dtype().itemsize), dtype)
-        writer.add_tensor(f"blk.0.{name}", block, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path.read_bytes()
+    """The model, with a vocabulary of this kind."""
+    tensors: dict[str, np.ndarray | TypedData] = {}
+    for name, (type_name, shape) in TENSORS.items():
+        tensor_type = gguf.GGMLQuantizationType[type_name]
+        if type_name == "F32":
+            tensors[f"{name}.weight"] = np.ones(shape, np.float32)
+        elif type_name == "F16":
+            tensors[f"{name}.weight"] = np.ones(shape, np.float16)
+        else:
+            blocks = np.zeros(gguf.quant_shape_to_byte_shape(shape, tensor_type), np.uint8)
+            tensors[f"{name}.weight"] = (blocks, tensor_type)
+    values = FIELDS | VOCABULARY_FIELDS[vocabulary] | {"tokenizer.ggml.model": vocabulary}
+    return write_file(path, "llama", values, tensors).read_bytes()
 
 
 def tiny_folder() -> dict[str, bytes]:
@@ -98,13 +115,25 @@ def tiny_folder() -> dict[str, bytes]:
         "bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "chat_template": "{{ messages }}",
         "added_tokens_decoder": {"0": {"content": "<s>", "special": True}},
     }  # fmt: skip
+    half, brain = torch.float16, torch.bfloat16
+    layer = "model.layers.0"
     shards = {
         "model-1.safetensors": {
-            "a": torch.ones(2, 3),
-            "b": torch.ones(2, 3, dtype=torch.float16),
-            "c": torch.ones(3, dtype=torch.bfloat16),
+            "model.embed_tokens.weight": torch.ones(24, 8),
+            "model.norm.weight": torch.ones(8, dtype=brain),
+            f"{layer}.input_layernorm.weight": torch.ones(8),
+            f"{layer}.self_attn.q_proj.weight": torch.ones(8, 8, dtype=half),
+            f"{layer}.self_attn.k_proj.weight": torch.ones(4, 8, dtype=half),
+            f"{layer}.self_attn.v_proj.weight": torch.ones(4, 8, dtype=half),
         },
-        "model-2.safetensors": {"d": torch.ones(4), "e": torch.zeros(0, 3)},
+        "model-2.safetensors": {
+            f"{layer}.self_attn.o_proj.weight": torch.ones(8, 8, dtype=brain),
+            f"{layer}.post_attention_layernorm.weight": torch.ones(8, dtype=half),
+            f"{layer}.mlp.gate_proj.weight": torch.ones(16, 8, dtype=brain),
+            f"{layer}.mlp.up_proj.weight": torch.ones(16, 8, dtype=brain),
+            f"{layer}.mlp.down_proj.weight": torch.ones(8, 16),
+            f"{layer}.self_attn.rotary_emb.inv_freq": torch.ones(0),
+        },
     }
     texts = {
         "config.json": config,
@@ -133,18 +162,30 @@ def attempt(action: Callable[[], object], path: Path) -> bool:
     return True
 
 
-def use(path: Path, num_bytes: int) -> int:
+def run_parts(path: Path) -> int:
     """Do all that loading does, as far as it goes. Returns how many parts of it worked."""
     checkpoints: list[Checkpoint] = []
-    num_worked = 0
+    if not attempt(lambda: checkpoints.append(open_checkpoint(str(path))), path):
+        return 0
+    (checkpoint,) = checkpoints
+    num_worked = 1
+    for name in checkpoint.tensor_names():
+        num_worked += attempt(lambda name=name: checkpoint.read(name), path)
+    num_worked += attempt(lambda: load_tokenizer(checkpoint).encode('ab é!"</s>'), path)
+    model = create_model(checkpoint.config, block_size=16)
+    num_worked += 1
+    if attempt(lambda: load_weights(model.parameters(), checkpoint), path):
+        record_backbone(model, [0] * len(model.kv_layers), 4)
+        record_head(model, 5)
+        num_worked += 3
+    return num_worked
+
+
+def use(path: Path, num_bytes: int) -> int:
+    """`run_parts`, in little memory."""
     tracemalloc.start()
     try:
-        if attempt(lambda: checkpoints.append(open_checkpoint(str(path))), path):
-            (checkpoint,) = checkpoints
-            num_worked += 1
-            for name in checkpoint.tensor_names():
-                num_worked += attempt(lambda name=name: checkpoint.read(name), path)
-            num_worked += attempt(lambda: load_tokenizer(checkpoint).encode('ab é!"</s>'), path)
+        num_worked = run_parts(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

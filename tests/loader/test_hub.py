@@ -199,6 +199,16 @@ def test_missing_shards_are_named_before_the_others_come(
 
 
 @pytest.mark.parametrize(
+    "entry", [{"rfilename": 5, "size": 1}, {"rfilename": None}, {"rfilename": "config.json", "size": "big"}]
+)
+def test_junk_in_the_listing(entry: dict[str, object], hub: FakeHub, tiny_folder: Path) -> None:
+    hub.add(NAME, tiny_folder)
+    hub.listing = [entry]
+    with pytest.raises(ValueError, match="files whose names are not text, or whose sizes are not numbers"):
+        open_checkpoint(NAME)
+
+
+@pytest.mark.parametrize(
     ("files", "problem"),
     [
         (["config.json", "pytorch_model.bin"], "org/tiny has no safetensors, only pytorch_model.bin: a pickle"),

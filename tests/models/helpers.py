@@ -1,110 +1,47 @@
-"""Tiny models with random weights, and a stand-in for the engine that drives their programs."""
+"""Models of a few layers, and a stand-in for the engine that drives their programs."""
 
 import numpy as np
-import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedModel, Qwen2Config
 
-from pelton.config import DecoderConfig, RopeConfig
 from pelton.loader.weights import WeightNames
 from pelton.models import Model, create_model, record_backbone
 from pelton.ops import Interpreter, R, T
-
-torch.set_num_threads(1)  # two thread pools on the same cores slow each other down
+from tests.support.tiny_models import build, decoder_config, gemma_rope, randomized, rope
 
 BLOCK_SIZE = 4
 MAX_BLOCKS = 16
-
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-    "attn_implementation": "eager",
-}
+HEAD_SIZE = 8
+_HEADS = {"hidden_size": 6 * HEAD_SIZE, "num_attention_heads": 6, "num_key_value_heads": 2}
 
 
 def llama(*, tied: bool) -> PreTrainedModel:
-    return _random(LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied)))
+    return randomized(build(LlamaConfig, {**_HEADS, "tie_word_embeddings": tied}), seed=0)
 
 
 def qwen2_with_windows(window: int, layer_types: list[str]) -> PreTrainedModel:
-    config = Qwen2Config(
-        **SHAPE,
-        use_sliding_window=True,
-        sliding_window=window,
-        layer_types=layer_types,
-        tie_word_embeddings=True,
-    )
-    return _random(Qwen2ForCausalLM(config))
+    options = {
+        **_HEADS,
+        "use_sliding_window": True,
+        "sliding_window": window,
+        "layer_types": layer_types,
+        "tie_word_embeddings": True,
+    }
+    return randomized(build(Qwen2Config, options), seed=0)
 
 
 def gemma3(window: int) -> PreTrainedModel:
-    shape = {name: value for name, value in SHAPE.items() if name != "rope_parameters"}
-    config = Gemma3TextConfig(
-        **shape,
-        head_dim=8,
-        query_pre_attn_scalar=13,
-        sliding_window=window,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
-        rope_parameters={
-            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
-        attn_logit_softcapping=3.0,
-        final_logit_softcapping=5.0,
-        tie_word_embeddings=True,
-    )
-    return _random(Gemma3ForCausalLM(config))
-
-
-def _random(model: PreTrainedModel) -> PreTrainedModel:
-    """Norms and biases, too, are of no special value."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
-        if parameter.ndim == 1:
-            parameter.data += 0.5
-    return model.eval()
-
-
-def decoder_config(reference: PreTrainedModel) -> DecoderConfig:
-    config = reference.config
-    types = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = config.rope_parameters
-    return DecoderConfig(
-        architecture=config.model_type.removesuffix("_text"),
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_size=head_size,
-        rms_norm_eps=config.rms_norm_eps,
-        rope=RopeConfig(rope.get("full_attention", rope)["rope_theta"]),
-        sliding_rope=RopeConfig(rope.get("sliding_attention", rope)["rope_theta"]),
-        max_position_embeddings=config.max_position_embeddings,
-        tie_word_embeddings=config.tie_word_embeddings,
-        eos_token_ids=(0,),
-        layer_windows=tuple(config.sliding_window if t == "sliding_attention" else None for t in types),
-        attention_scale=getattr(config, "query_pre_attn_scalar", head_size) ** -0.5,
-        attention_bias=config.model_type == "qwen2",
-        attention_softcap=getattr(config, "attn_logit_softcapping", None),
-        logit_softcap=getattr(config, "final_logit_softcapping", None),
-    )
+    options = {
+        **_HEADS,
+        "head_dim": HEAD_SIZE,
+        "query_pre_attn_scalar": 13,
+        "sliding_window": window,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        **gemma_rope(rope(theta=1e6)["rope_parameters"], sliding_theta=1e4),
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 5.0,
+        "pad_token_id": 1,
+    }
+    return randomized(build(Gemma3TextConfig, options), seed=0)
 
 
 def load(reference: PreTrainedModel) -> Model:

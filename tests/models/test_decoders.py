@@ -1,19 +1,16 @@
 """Against transformers, token by token, through the paged cache."""
 
-from functools import partial
-
 import numpy as np
 import pytest
-import torch
 from transformers import PreTrainedModel
-from transformers.models.gemma3 import modeling_gemma3
 
 from pelton.core.kv_spec import FullAttentionSpec, SlidingWindowSpec
-from pelton.models import create_model, record_backbone
+from pelton.models import Model, create_model, record_backbone, registry
 from pelton.ops import Interpreter, L, Recorder
-from tests.models.helpers import BLOCK_SIZE, Engine, decoder_config, gemma3, llama, load, qwen2_with_windows
+from tests.models.helpers import BLOCK_SIZE, HEAD_SIZE, Engine, gemma3, llama, load, qwen2_with_windows
+from tests.support.tiny_models import VARIANTS, VOCAB_SIZE, architecture_of, decoder_config, logits_of
 
-SEQUENCES = [np.random.default_rng(i).integers(0, 97, length).tolist() for i, length in enumerate((37, 9, 50))]
+SEQUENCES = [np.random.default_rng(i).integers(0, VOCAB_SIZE, length).tolist() for i, length in enumerate((37, 9, 50))]
 
 CHUNKINGS = {
     "whole": [{0: 37, 1: 9, 2: 50}],
@@ -23,15 +20,10 @@ CHUNKINGS = {
 }
 
 
-def expected_logits(reference: PreTrainedModel) -> list[np.ndarray]:
-    with torch.no_grad():
-        return [reference(torch.tensor([tokens])).logits[0].numpy() for tokens in SEQUENCES]
-
-
-def head_of(model: object) -> Interpreter:
+def head_of(model: Model) -> Interpreter:
     op = Recorder("head")
-    rows = op.input("rows", (L, 48))
-    return Interpreter(op.finish({"logits": model.head(op, rows)}), {L: 100})  # type: ignore[attr-defined]
+    rows = op.input("rows", (L, model.config.hidden_size))
+    return Interpreter(op.finish({"logits": model.head(op, rows)}), {L: 100})
 
 
 @pytest.mark.parametrize("steps", CHUNKINGS.values(), ids=CHUNKINGS.keys())
@@ -54,11 +46,8 @@ def test_mixed_windows_against_transformers(steps: list[dict[int, int]], window:
 
 @pytest.mark.parametrize("steps", CHUNKINGS.values(), ids=CHUNKINGS.keys())
 @pytest.mark.parametrize("window", [1, 4, 7])
-def test_gemma3_against_transformers(steps: list[dict[int, int]], window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma3_against_transformers(steps: list[dict[int, int]], window: int) -> None:
     reference = gemma3(window)
-    # Gemma 3's own attention in transformers does not hand on the soft cap of its configuration.
-    capped = partial(modeling_gemma3.eager_attention_forward, softcap=reference.config.attn_logit_softcapping)
-    monkeypatch.setattr(modeling_gemma3, "eager_attention_forward", capped)
     model = load(reference)
     assert decoder_config(reference).layer_windows == (window, None, window, window)
     check(reference, Engine(model, [1, 0, 1, 1], SEQUENCES), head_of(model), steps, window)
@@ -71,7 +60,7 @@ def check(
     steps: list[dict[int, int]],
     window: int | None = None,
 ) -> None:
-    expected = expected_logits(reference)
+    expected = [logits_of(reference, tokens).numpy() for tokens in SEQUENCES]
     for counts in steps:
         if window is not None:
             engine.forget_before(window, group=1)
@@ -86,25 +75,27 @@ def check(
 def test_what_the_model_declares() -> None:
     reference = qwen2_with_windows(7, ["full_attention", "sliding_attention"] * 2)
     model = create_model(decoder_config(reference), block_size=BLOCK_SIZE)
-    full = FullAttentionSpec(BLOCK_SIZE, 2, 8, "float32")
-    sliding = SlidingWindowSpec(BLOCK_SIZE, 2, 8, "float32", 7)
+    full = FullAttentionSpec(BLOCK_SIZE, 2, HEAD_SIZE, "float32")
+    sliding = SlidingWindowSpec(BLOCK_SIZE, 2, HEAD_SIZE, "float32", 7)
     assert model.kv_specs() == [full, sliding, full, sliding]
     assert [layer.name for layer in model.kv_layers] == [f"layers.{i}.attention" for i in range(4)]
     shapes = {name: parameter.shape for name, parameter in model.parameters().items()}
     assert shapes["layers.3.attention.k"] == (16, 48)
     assert shapes["layers.3.attention.k.bias"] == (16,)
-    assert shapes["layers.0.mlp.down"] == (48, 80)
+    assert shapes["layers.0.mlp.down"] == (48, 96)
     assert "lm_head" not in shapes
     assert len(shapes) == 2 + 4 * 12
 
 
 def test_the_program_reads_as_the_model() -> None:
-    program = str(record_backbone(load(llama(tied=True)), [0] * 4, 16)).splitlines()
-    assert len(program) == 2 + 2 + 4 * 9 + 1
-    assert program[2] == "  %7 cos[T, 4], %8 sin[T, 4] = rotary(%1, frequencies[4], factor=1.0)"
-    assert program[5] == ("  %11 q[T, 48] = rope_and_cache(%10, %7, %8, %4, cache(layers.0.attention), eps=1e-06)")
-    assert program[-1] == "  return hidden=%45"
-    assert "slot_mapping.0[T] int64, %5 block_table.0[R, 16] int32" in program[0]
+    program = record_backbone(load(llama(tied=True)), [0] * 4, 16)
+    attention = ["rms_norm", "linear", "rope_and_cache", "attention", "linear"]
+    mlp = ["rms_norm", "linear", "gated_activation", "linear"]
+    operators = [launch.operator.name for launch in program.launches]
+    assert operators == ["embed", "rotary", *(attention + mlp) * 4, "rms_norm"]
+    text = str(program)
+    assert [text.count(f", cache(layers.{i}.attention)") for i in range(5)] == [2, 2, 2, 2, 0]
+    assert "block_table.0[R, 16] int32" in text
 
 
 def test_the_angles_of_both_frequencies_are_computed_once() -> None:
@@ -117,5 +108,11 @@ def test_the_angles_of_both_frequencies_are_computed_once() -> None:
 def test_unknown_architecture() -> None:
     config = decoder_config(llama(tied=True))
     object.__setattr__(config, "architecture", "mystery")
-    with pytest.raises(ValueError, match="unknown architecture 'mystery'; there are: gemma3, llama, qwen2, qwen3"):
+    known = ", ".join(sorted(registry._MODELS))
+    with pytest.raises(ValueError, match=f"unknown architecture 'mystery'; there are: {known}$"):
         create_model(config, block_size=16)
+
+
+def test_every_architecture_has_its_row_among_the_tiny_models() -> None:
+    """From these rows come the tests through the whole engine and those of the configurations."""
+    assert {architecture_of(variant.config) for variant in VARIANTS.values()} == registry._MODELS.keys()

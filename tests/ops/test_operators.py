@@ -53,16 +53,14 @@ def rotary(positions: Any, frequencies: Any, factor: float) -> list[Any]:
     return [torch.cos(angles) * factor, torch.sin(angles) * factor]
 
 
-def rope_and_cache(
-    qkv: Any, cos: Any, sin: Any, slots: Any, cache: Any, q_norm: Any, k_norm: Any, eps: float
-) -> list[Any]:
+def rope_and_cache(qkv: Any, cos: Any, sin: Any, slots: Any, cache: Any, norms: Any) -> list[Any]:
     """As complex numbers: dimension i is the real part, i + D / 2 the imaginary one."""
     k, d = cache.num_kv_heads, cache.head_size
     heads = exact(qkv).reshape(len(qkv), -1, d)
     straight = heads.clone()
-    if q_norm is not None:
-        straight[:, : -2 * k] = torch.nn.functional.rms_norm(heads[:, : -2 * k], (d,), exact(q_norm), eps)
-        straight[:, -2 * k : -k] = torch.nn.functional.rms_norm(heads[:, -2 * k : -k], (d,), exact(k_norm), eps)
+    if norms is not None:
+        straight[:, : -2 * k] = torch.nn.functional.rms_norm(heads[:, : -2 * k], (d,), exact(norms.q), norms.eps)
+        straight[:, -2 * k : -k] = torch.nn.functional.rms_norm(heads[:, -2 * k : -k], (d,), exact(norms.k), norms.eps)
     rotation = torch.complex(exact(cos), exact(sin))[:, None]
     turned = torch.complex(straight[..., : d // 2], straight[..., d // 2 :]) * rotation
     rotated = torch.cat([turned.real, turned.imag], dim=-1)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pelton.ops import R1, Dim, KVCacheLayer, L, Program, R, Recorder, T, pack_linear
+from pelton.ops import R1, Dim, KVCacheLayer, L, Program, QKNorm, R, Recorder, T, pack_linear
 from pelton.ops.dims import concrete
 
 
@@ -50,16 +50,16 @@ def test_recording_names_what_does_not_fit() -> None:
         op.logprobs(rows, op.input("i", (L,), "int32"), op.input("n", (L,), "int32"), 5)
     cache = KVCacheLayer("kv", num_kv_heads=3, block_size=16, head_size=4)
     angles, slots = op.input("angles", (T, 2)), op.input("slots", (T,), "int64")
-    norms = {"q_norm": None, "k_norm": None, "eps": 1e-5}
     with pytest.raises(ValueError, match="4 columns, which do not fit the cache of kv"):
-        op.rope_and_cache(x, angles, angles, slots, cache, **norms)
+        op.rope_and_cache(x, angles, angles, slots, cache)
     qkv = op.input("qkv", (T, 36))
     with pytest.raises(ValueError, match=r"cos must be float32 \[T, 2\], got float32 \[T, 4\]"):
-        op.rope_and_cache(qkv, x, x, slots, cache, **norms)
-    with pytest.raises(ValueError, match="q_norm and k_norm come together or not at all"):
-        op.rope_and_cache(qkv, angles, angles, slots, cache, **norms | {"q_norm": np.ones(4, np.float32)})
+        op.rope_and_cache(qkv, x, x, slots, cache)
+    norms = QKNorm(np.ones(4, np.float32), np.ones(5, np.float32), 1e-5)
+    with pytest.raises(ValueError, match=r"norms.k must be float32 \[4\], got float32 \[5\]"):
+        op.rope_and_cache(qkv, angles, angles, slots, cache, norms)
     with pytest.raises(ValueError, match="activation must be one of silu, gelu_tanh, got 'relu'"):
-        op.gated_activation(x, "relu")
+        op.gated_activation(x, "relu")  # type: ignore[arg-type]
 
 
 def test_packing_copies_only_what_is_laid_out_otherwise() -> None:

@@ -47,6 +47,8 @@ class FakeHub:
         self.requests: list[Request] = []
         self.cuts: dict[str, list[int]] = {}
         """File -> for each of its next downloads, the byte of the answer at which the connection breaks."""
+        self.listing: list[dict[str, object]] | None = None
+        """What every repository says that it has, instead of its files."""
         self.status: int | None = None
         """Answer everything with this status."""
         self.after_request: Callable[[Request], None] = lambda request: None
@@ -135,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_info(self, name: str, revision: str) -> None:
         if found := self._find(name, revision, content=False):
             repository, commit = found
-            siblings = [{"rfilename": file, "size": len(data)} for file, data in repository.files.items()]
+            listing = self.server.hub.listing  # type: ignore[attr-defined]
+            siblings = listing or [{"rfilename": file, "size": len(data)} for file, data in repository.files.items()]
             self._send(200, content=json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode())
 
     def _send_file(self, name: str, revision: str, file: str) -> None:

@@ -9,6 +9,8 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from transformers.initialization import no_init_weights
 
+from tests.support.gguf_file import dequantized_tensors
+
 NUM_LAYERS = 18
 WINDOW = 512
 BOS_TOKEN_ID = 2
@@ -40,12 +42,10 @@ def gemma_reference(path: Path) -> Gemma3ForCausalLM:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, NUM_LAYERS)
     own_names = {names.get_name(name, try_suffixes=(".weight",)): name for name in model.state_dict()}
     state = {}
-    for tensor in gguf.GGUFReader(path).tensors:
-        name = own_names[tensor.name]
-        array = gguf.dequantize(tensor.data, tensor.tensor_type)
+    for gguf_name, array in dequantized_tensors(path):
+        name = own_names[gguf_name]
         # The file has the factors of norms; transformers has what is to be added to one.
-        array = array - np.float32(1.0) if name.endswith("norm.weight") else np.array(array)
-        state[name] = torch.from_numpy(array)
+        state[name] = torch.from_numpy(array - np.float32(1.0) if name.endswith("norm.weight") else array)
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     assert missing == ["lm_head.weight"]
     assert not unexpected

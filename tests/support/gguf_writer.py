@@ -5,25 +5,20 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as TensorType
+from gguf import Keys
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tests.support.tiny_models import SPECIAL_TOKENS, tiny_tokenizer
+from tests.support.gguf_file import TypedData, write_file
+from tests.support.tiny_models import SPECIAL_TOKENS, architecture_of, tiny_tokenizer
 
-Encode = Callable[[np.ndarray], tuple[np.ndarray, TensorType]]
-"""Turns a matrix into a tensor's bytes, and says of which type they are."""
+Encode = Callable[[np.ndarray], TypedData]
 
-_ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "mistral": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
-}
 _ROW_BYTES_OF_SCALES = {
     TensorType.Q2_K: (80, 82, 3),
     TensorType.Q3_K: (108, None, 0),
@@ -49,7 +44,7 @@ def random_blocks(tensor_types: list[TensorType], scale: float) -> Encode:
     rng = np.random.default_rng(0)
     turn = 0
 
-    def encode(matrix: np.ndarray) -> tuple[np.ndarray, TensorType]:
+    def encode(matrix: np.ndarray) -> TypedData:
         nonlocal turn
         tensor_type = tensor_types[turn % len(tensor_types)]
         turn += 1
@@ -73,35 +68,44 @@ def random_blocks(tensor_types: list[TensorType], scale: float) -> Encode:
 def write_gguf(model: PreTrainedModel, path: Path, encode: Encode = FLOAT32) -> PreTrainedModel:
     """Write the file; vectors stay float32. Returns the model with the values that the file holds."""
     config = model.config
-    arch = _ARCHITECTURES[config.model_type]
-    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
-    _add_configuration(writer, config, arch)
-    _add_tokenizer(writer, config)
-    values = {}
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        array = _to_gguf(name, tensor.numpy(), config, arch)
-        data, tensor_type = encode(array) if array.ndim == 2 else (array, TensorType.F32)
-        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert gguf_name is not None, name
-        writer.add_tensor(gguf_name, data, raw_dtype=tensor_type)
-        values[name] = torch.from_numpy(_from_gguf(name, gguf.dequantize(data, tensor_type), config, arch))
-    if arch == gguf.MODEL_ARCH.LLAMA and config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", _llama3_divisors(model))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    architecture = architecture_of(config)
+    own_names, tensors, values = own_names_of(model), {}, {}
+    for name, array in gguf_tensors(model).items():
+        data, tensor_type = tensors[name] = encode(array) if array.ndim == 2 else (array, TensorType.F32)
+        own_name = own_names[name]
+        values[own_name] = torch.from_numpy(_from_gguf(own_name, gguf.dequantize(data, tensor_type), config))
+    if architecture == "llama" and config.rope_parameters["rope_type"] == "llama3":
+        tensors["rope_freqs.weight"] = (_llama3_divisors(model), TensorType.F32)
+    metadata = {key.format(arch=architecture): value for key, value in _configuration(config).items()}
+    write_file(path, architecture, metadata | _tokenizer(config), tensors)
     written = copy.deepcopy(model)
     written.load_state_dict(values, strict=not config.tie_word_embeddings)
     return written
 
 
-def _heads_in_turns(name: str, config: PreTrainedConfig, arch: gguf.MODEL_ARCH) -> int | None:
+def gguf_tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The model's tensors, named and laid out as in the format."""
+    state = model.state_dict()
+    return {
+        gguf_name: _to_gguf(name, state[name].numpy(), model.config) for gguf_name, name in own_names_of(model).items()
+    }
+
+
+def own_names_of(model: PreTrainedModel) -> dict[str, str]:
+    """GGUF's name of each of the model's tensors -> the name in the model. A tied head is not in the file."""
+    config = model.config
+    (arch,) = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture_of(config)]
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    return {
+        names.get_name(name, try_suffixes=(".weight", ".bias")): name
+        for name in model.state_dict()
+        if name != "lm_head.weight" or not config.tie_word_embeddings
+    }
+
+
+def _heads_in_turns(name: str, config: PreTrainedConfig) -> int | None:
     """Heads of a tensor whose rows alternate between the halves of a head, as rotary embeddings of GGUF's Llama do."""
-    if arch == gguf.MODEL_ARCH.LLAMA:
+    if architecture_of(config) == "llama":
         if "q_proj" in name:
             return config.num_attention_heads
         if "k_proj" in name:
@@ -109,20 +113,20 @@ def _heads_in_turns(name: str, config: PreTrainedConfig, arch: gguf.MODEL_ARCH) 
     return None
 
 
-def _to_gguf(name: str, array: np.ndarray, config: PreTrainedConfig, arch: gguf.MODEL_ARCH) -> np.ndarray:
-    if arch == gguf.MODEL_ARCH.GEMMA3 and name.endswith("norm.weight"):
+def _to_gguf(name: str, array: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    if architecture_of(config) == "gemma3" and name.endswith("norm.weight"):
         return array + np.float32(1.0)
-    heads = _heads_in_turns(name, config, arch)
+    heads = _heads_in_turns(name, config)
     if heads is None:
         return array
     halves = array.reshape(heads, 2, -1, *array.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
 
 
-def _from_gguf(name: str, array: np.ndarray, config: PreTrainedConfig, arch: gguf.MODEL_ARCH) -> np.ndarray:
-    if arch == gguf.MODEL_ARCH.GEMMA3 and name.endswith("norm.weight"):
+def _from_gguf(name: str, array: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    if architecture_of(config) == "gemma3" and name.endswith("norm.weight"):
         return array - np.float32(1.0)
-    heads = _heads_in_turns(name, config, arch)
+    heads = _heads_in_turns(name, config)
     if heads is None:
         return np.array(array)
     pairs = array.reshape(heads, -1, 2, *array.shape[1:])
@@ -137,62 +141,71 @@ def _llama3_divisors(model: PreTrainedModel) -> np.ndarray:
     return (config.rope_parameters["rope_theta"] ** -powers / scaled).astype(np.float32)
 
 
-def _add_configuration(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: gguf.MODEL_ARCH) -> None:
-    writer.add_type("model")
-    writer.add_name("tiny")
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+def _configuration(config: PreTrainedConfig) -> dict[str, Any]:
+    """Metadata; `{arch}` in a key stands for the architecture."""
     rope = config.rope_parameters
-    _add_rope(writer, rope.get("full_attention", rope))
-    if arch == gguf.MODEL_ARCH.LLAMA:
-        writer.add_vocab_size(config.vocab_size)
-        writer.add_rope_dimension_count(config.head_dim)
+    values = {
+        Keys.General.TYPE: "model",
+        Keys.General.NAME: "tiny",
+        Keys.General.QUANTIZATION_VERSION: gguf.GGML_QUANT_VERSION,
+        Keys.LLM.BLOCK_COUNT: config.num_hidden_layers,
+        Keys.LLM.CONTEXT_LENGTH: config.max_position_embeddings,
+        Keys.LLM.EMBEDDING_LENGTH: config.hidden_size,
+        Keys.LLM.FEED_FORWARD_LENGTH: config.intermediate_size,
+        Keys.Attention.HEAD_COUNT: config.num_attention_heads,
+        Keys.Attention.HEAD_COUNT_KV: config.num_key_value_heads,
+        Keys.Attention.LAYERNORM_RMS_EPS: config.rms_norm_eps,
+        **_rope(rope.get("full_attention", rope)),
+    }
     if hasattr(config, "head_dim"):
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-    if arch == gguf.MODEL_ARCH.GEMMA3:
-        writer.add_sliding_window(config.sliding_window)
-        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
-        windowed = [kind == "sliding_attention" for kind in config.layer_types]
-        if windowed != [layer % 6 != 5 for layer in range(len(windowed))]:
-            writer.add_sliding_window_pattern(windowed)
-        if config.attn_logit_softcapping is not None:
-            writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        if config.final_logit_softcapping is not None:
-            writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        values |= {Keys.Attention.KEY_LENGTH: config.head_dim, Keys.Attention.VALUE_LENGTH: config.head_dim}
+    match architecture_of(config):
+        case "llama":
+            values |= {Keys.LLM.VOCAB_SIZE: config.vocab_size, Keys.Rope.DIMENSION_COUNT: config.head_dim}
+        case "gemma3":
+            values |= _gemma3(config)
+    return values
 
 
-def _add_rope(writer: gguf.GGUFWriter, rope: dict) -> None:
-    writer.add_rope_freq_base(rope["rope_theta"])
-    if rope["rope_type"] not in ("linear", "yarn"):
-        return
-    writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
-    writer.add_rope_scaling_factor(rope["factor"])
+def _gemma3(config: PreTrainedConfig) -> dict[str, Any]:
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    is_usual = windowed == [layer % 6 != 5 for layer in range(len(windowed))]
+    return {
+        Keys.Attention.SLIDING_WINDOW: config.sliding_window,
+        Keys.Attention.SLIDING_WINDOW_PATTERN: None if is_usual else windowed,
+        Keys.Rope.FREQ_BASE_SWA: config.rope_parameters["sliding_attention"]["rope_theta"],
+        Keys.LLM.ATTN_LOGIT_SOFTCAPPING: config.attn_logit_softcapping,
+        Keys.LLM.FINAL_LOGIT_SOFTCAPPING: config.final_logit_softcapping,
+    }
+
+
+def _rope(rope: dict[str, Any]) -> dict[str, Any]:
+    values = {Keys.Rope.FREQ_BASE: rope["rope_theta"]}
+    if rope["rope_type"] in ("linear", "yarn"):
+        values |= {Keys.Rope.SCALING_TYPE: rope["rope_type"], Keys.Rope.SCALING_FACTOR: rope["factor"]}
     if rope["rope_type"] == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        values |= {
+            Keys.Rope.SCALING_ORIG_CTX_LEN: rope["original_max_position_embeddings"],
+            Keys.Rope.SCALING_YARN_BETA_FAST: rope.get("beta_fast"),
+            Keys.Rope.SCALING_YARN_BETA_SLOW: rope.get("beta_slow"),
+        }
         if "attention_factor" in rope:  # the format's is on top of what YaRN recommends
-            writer.add_rope_scaling_attn_factors(rope["attention_factor"] / (0.1 * math.log(rope["factor"]) + 1.0))
-        if "beta_fast" in rope:
-            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
-        if "beta_slow" in rope:
-            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+            recommended = 0.1 * math.log(rope["factor"]) + 1.0
+            values[Keys.Rope.SCALING_ATTN_FACTOR] = rope["attention_factor"] / recommended
+    return values
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+def _tokenizer(config: PreTrainedConfig) -> dict[str, Any]:
     backend = tiny_tokenizer()
     tokens = [backend.id_to_token(token_id) for token_id in range(config.vocab_size)]
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
-    writer.add_token_merges([" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]])
-    writer.add_bos_token_id(config.bos_token_id)
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_add_bos_token(False)
+    return {
+        Keys.Tokenizer.MODEL: "gpt2",
+        Keys.Tokenizer.PRE: "smollm",
+        Keys.Tokenizer.LIST: tokens,
+        Keys.Tokenizer.TOKEN_TYPE: [control if token in SPECIAL_TOKENS else normal for token in tokens],
+        Keys.Tokenizer.MERGES: [" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]],
+        Keys.Tokenizer.BOS_ID: config.bos_token_id,
+        Keys.Tokenizer.EOS_ID: config.eos_token_id,
+        Keys.Tokenizer.ADD_BOS: False,
+    }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,18 @@ import tokenizers
 import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    Gemma3ForCausalLM,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     Gemma3TextConfig,
     LlamaConfig,
-    LlamaForCausalLM,
     MistralConfig,
-    MistralForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
-    Qwen2ForCausalLM,
     Qwen3Config,
-    Qwen3ForCausalLM,
 )
+
+from pelton.config import DecoderConfig
+from pelton.loader.hf.config import read_hf_config
 
 torch.set_num_threads(1)  # two thread pools on the same cores slow each other down
 
@@ -54,13 +54,8 @@ SHAPE: Options = {
     "attn_implementation": "eager",  # the only one that has soft caps
 }
 
-CLASSES: dict[type[PreTrainedConfig], type[PreTrainedModel]] = {
-    LlamaConfig: LlamaForCausalLM,
-    MistralConfig: MistralForCausalLM,
-    Qwen2Config: Qwen2ForCausalLM,
-    Qwen3Config: Qwen3ForCausalLM,
-    Gemma3TextConfig: Gemma3ForCausalLM,
-}
+_ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
+"""Model type of transformers -> architecture, where that has another name; it has the same in Pelton and in GGUF."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +205,23 @@ def build(config: type[PreTrainedConfig], options: Options) -> PreTrainedModel:
     options = copy.deepcopy({**SHAPE, **options})
     if options.get("layer_types", "") is None:
         del options["layer_types"]
-    return CLASSES[config](config(**options)).eval()
+    return model_class(config)(config(**options)).eval()
+
+
+def model_class(config: type[PreTrainedConfig]) -> type[PreTrainedModel]:
+    return MODEL_FOR_CAUSAL_LM_MAPPING[config]
+
+
+def architecture_of(config: PreTrainedConfig) -> str:
+    return _ARCHITECTURES.get(config.model_type, config.model_type)
+
+
+def decoder_config(model: PreTrainedModel) -> DecoderConfig:
+    """As it is read from the config.json that transformers writes."""
+    with TemporaryDirectory() as folder:
+        values = model.config.to_dict() | {"architectures": [type(model).__name__]}
+        (Path(folder) / "config.json").write_text(json.dumps(values))
+        return read_hf_config(Path(folder))
 
 
 def randomized(model: PreTrainedModel, *, seed: int, scale: float = 0.2) -> PreTrainedModel:
@@ -235,18 +246,22 @@ def with_options(model: PreTrainedModel, variant: Variant, changes: Options) -> 
     return changed
 
 
-def logprobs_of(model: PreTrainedModel) -> Callable[[list[int], int], np.ndarray]:
-    """A function: token ids, n -> log probabilities [n, V] of what follows each of the last n tokens."""
+def logits_of(model: PreTrainedModel, token_ids: list[int], num_rows: int = 0) -> torch.Tensor:
+    """Logits [n, V] at each of the last n tokens, or at all of them."""
     # Gemma3Attention of transformers has a soft cap of scores in its configuration and in its eager kernel, but forgets
     # to hand it from one to the other. Arguments of the model reach the kernel.
     cap = getattr(model.config, "attn_logit_softcapping", None)
     kernel_arguments = {} if cap is None else {"softcap": cap}
+    with torch.inference_mode():
+        return model(torch.tensor([token_ids]), logits_to_keep=num_rows, **kernel_arguments).logits[0]
+
+
+def logprobs_of(model: PreTrainedModel) -> Callable[[list[int], int], np.ndarray]:
+    """A function: token ids, n -> log probabilities [n, V] of what follows each of the last n tokens."""
 
     def run(token_ids: list[int], num_rows: int) -> np.ndarray:
-        with torch.inference_mode():
-            logits = model(torch.tensor([token_ids]), logits_to_keep=num_rows, **kernel_arguments).logits[0]
-            # Float64 sums: the reference must not be the less exact of the two.
-            return torch.log_softmax(logits.double(), dim=-1).numpy()
+        # Float64 sums: the reference must not be the less exact of the two.
+        return torch.log_softmax(logits_of(model, token_ids, num_rows).double(), dim=-1).numpy()
 
     return run
 

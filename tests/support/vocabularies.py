@@ -7,7 +7,7 @@ from typing import Any
 from pelton.loader.gguf.file import GGUFFile
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
-from tests.support.test_data import gemma_gguf, vocab_gguf
+from tests.support.downloads import gemma_gguf, vocab_gguf
 
 _SEPARATOR = "\n__ggml_vocab_test__\n"
 

@@ -161,7 +161,7 @@ def test_the_places_of_templates(make_folder: Callable[..., Path]) -> None:
     def rendered(**extras: Any) -> str:
         return tokenizer_from_folder(folder).apply_chat_template(HI, **extras)
 
-    with pytest.raises(ValueError, match="no chat template; send a prompt"):
+    with pytest.raises(ValueError, match="no chat template; send a plain prompt"):
         rendered()
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "legacy"}))
     assert rendered() == "legacy"
@@ -268,7 +268,7 @@ def test_refuses_a_tokenizer_that_is_too_large(
 
 
 def test_refuses_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no tokenizer\.json, which Pelton needs for text$"):
+    with pytest.raises(ValueError, match=r"has no tokenizer\.json, which Pelton needs for text; copy it from"):
         tokenizer_from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a usable tokenizer"):

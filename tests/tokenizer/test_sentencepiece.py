@@ -12,6 +12,7 @@ from sentencepiece import SentencePieceProcessor
 
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
+from tests.support.downloads import mistral_file
 from tests.support.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -22,7 +23,6 @@ from tests.support.sentencepiece_model import (
     metadata_of,
     model_of,
 )
-from tests.support.test_data import mistral_file
 from tests.support.vocabularies import vocabulary_metadata, vocabulary_tokenizer
 from tests.tokenizer.corpus import CORPUS, FRAGMENTS, LITERAL_SPACE_SYMBOL
 

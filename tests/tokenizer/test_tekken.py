@@ -2,11 +2,10 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import regex
 import tiktoken
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 from pelton.loader.gguf.file import GGUFFile
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
-from tests.support.test_data import mistral_file
+from tests.support.downloads import mistral_file
+from tests.support.gguf_file import write_file
 from tests.tokenizer.byte_level import LETTERS, cuts
 from tests.tokenizer.corpus import CORPUS
 
@@ -75,26 +75,13 @@ def metadata(reference: Tekken) -> dict[str, Any]:
     }
 
 
-def written_file(path: Path, entries: Mapping[str, Any]) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in entries.items():
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        else:
-            (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    return path
-
-
 Both = tuple[Tekken, Tokenizer]
 
 
 @pytest.fixture(scope="module", params=["240911", pytest.param("240718", marks=pytest.mark.slow)])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
     reference = Tekken(mistral_file(f"tekken_{request.param}.json"))
-    file = written_file(tmp_path_factory.mktemp("tekken") / "tekken.gguf", metadata(reference))
+    file = write_file(tmp_path_factory.mktemp("tekken") / "tekken.gguf", "llama", metadata(reference), {})
     return reference, tokenizer_from_gguf(GGUFFile(file).metadata)
 
 

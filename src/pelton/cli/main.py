@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _logging_to_stderr():
             return _run_command(arguments)
     except ValueError as error:
-        print(f"pelton: {error}", file=sys.stderr)
+        # One line, whatever characters the names of files have.
+        line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(error))
+        print(f"pelton: {line}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -8,7 +8,7 @@ from pelton.core.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpe
 from pelton.layers.linear import Linear
 from pelton.layers.parameter import Parameter
 from pelton.layers.rotary import Rotation
-from pelton.ops import KVCacheLayer, Recorder, Value
+from pelton.ops import KVCacheLayer, QKNorm, Recorder, Value
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,12 @@ class Attention:
         self, op: Recorder, x: Value, inputs: AttentionInputs, rotation: Rotation, residual: Value | None = None
     ) -> Value:
         """x [T, E] -> what the tokens attended to, plus the residual [T, E]."""
-        q_norm, k_norm = [norm.array for norm in self._norms] or (None, None)
-        q = op.rope_and_cache(
-            self._qkv(op, x),
-            rotation.cos,
-            rotation.sin,
-            inputs.slot_mapping,
-            self.kv_cache,
-            q_norm=q_norm,
-            k_norm=k_norm,
-            eps=self._config.rms_norm_eps,
-        )
+        norms = None
+        if self._norms:
+            q_norm, k_norm = self._norms
+            norms = QKNorm(q_norm.array, k_norm.array, self._config.rms_norm_eps)
+        qkv = self._qkv(op, x)
+        q = op.rope_and_cache(qkv, rotation.cos, rotation.sin, inputs.slot_mapping, self.kv_cache, norms)
         attended = op.attention(
             q,
             self.kv_cache,

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pelton.config import DecoderConfig
 from pelton.layers.linear import Linear
 from pelton.layers.parameter import Parameter
-from pelton.ops import Recorder, Value
+from pelton.ops import Activation, Recorder, Value
 
 
 class GatedMLP:
     """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, name: str, config: DecoderConfig, activation: str = "silu") -> None:
+    def __init__(self, name: str, config: DecoderConfig, activation: Activation = "silu") -> None:
         hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         parts = [(f"{name}.gate", intermediate), (f"{name}.up", intermediate)]
         self._gate_up = Linear(parts, hidden, bias=bias)

@@ -11,6 +11,9 @@ from pelton.layers.parameter import Parameter
 from pelton.ops import Recorder, Value
 from pelton.ops.arrays import Float32
 
+_SMALLEST_DIVISOR = 1e-20
+"""Far below every honest one, and far from where a quotient overflows."""
+
 
 class Rotation(NamedTuple):
     """The angles of a step's tokens."""
@@ -24,10 +27,12 @@ class Rotation(NamedTuple):
 class Rotary:
     """One set of frequencies; layers that use it share the angles of a step."""
 
-    def __init__(self, name: str, config: RopeConfig, head_size: int) -> None:
+    def __init__(self, config: RopeConfig, head_size: int) -> None:
         self._config = config
         self._head_size = head_size
-        self._divisors = Parameter(name, (head_size // 2,)) if isinstance(config.scaling, TensorScaling) else None
+        self._divisors: Parameter | None = None
+        if isinstance(config.scaling, TensorScaling):
+            self._divisors = Parameter("rope_divisors", (head_size // 2,), self._check_divisors)
 
     def parameters(self) -> Iterator[Parameter]:
         if self._divisors is not None:
@@ -47,16 +52,19 @@ class Rotary:
                 return plain
             case TensorScaling():
                 assert self._divisors is not None
-                divisors = self._divisors.array
-                if not np.isfinite(divisors).all() or (divisors <= 0.0).any():
-                    raise ValueError(f"{self._divisors.name} must hold positive numbers")
-                return plain / divisors
+                return plain / self._divisors.array
             case LinearScaling(factor):
                 return plain / np.float32(factor)
             case Llama3Scaling() as scaling:
                 return _llama3(plain, scaling)
             case YarnScaling() as scaling:
                 return _yarn(plain, scaling, self._config.theta)
+
+    def _check_divisors(self) -> None:
+        assert self._divisors is not None
+        divisors = self._divisors.array
+        if not np.isfinite(divisors).all() or (divisors < _SMALLEST_DIVISOR).any():
+            raise ValueError(f"{self._divisors.name} must hold finite numbers above 0")
 
 
 # All of this is float32, rounded where Hugging Face's code rounds: at far positions a more exact frequency would be

@@ -11,18 +11,11 @@ from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf.config import read_gguf_config
 from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.hf.config import read_hf_config
-from pelton.loader.hf.folder import (
-    INDEX,
-    PICKLE_REMEDY,
-    PICKLES,
-    SINGLE,
-    check_has_weights,
-    listed,
-    read_weight_map,
-    shards,
-)
+from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, read_weight_map, shards
 from pelton.loader.hf.hub import fetch_model, parse_hub_id
 from pelton.loader.hf.safetensors_file import SafetensorsFile
+from pelton.loader.messages import listed
+from pelton.loader.model_files import PICKLE
 from pelton.ops.arrays import Float32
 
 
@@ -99,7 +92,7 @@ class SafetensorsCheckpoint(Checkpoint):
                 self._files[tensor] = file
         if weight_map is not None:
             self._check_index(weight_map)
-        self.config = read_hf_config(path, len(self._files))
+        self.config = read_hf_config(path)
 
     def _check_index(self, weight_map: Mapping[str, str]) -> None:
         """Raise ValueError unless every tensor is where the index has it."""
@@ -180,7 +173,7 @@ def _open_path(path: Path, name: str) -> Checkpoint | None:
     if is_gguf or path.suffix == ".gguf":
         return GGUFCheckpoint(path, name)
     if path.suffix in PICKLES:
-        raise ValueError(f"{path} is {PICKLE_REMEDY}")
+        raise ValueError(f"{path} is {PICKLE}")
     if path.suffix in (".safetensors", ".json"):
         raise ValueError(f"{path} is a part of a model; give the folder that holds it")
     raise ValueError(f"{path} is neither a GGUF file nor a folder with config.json and safetensors")

@@ -5,11 +5,14 @@ import stat
 from pathlib import Path
 from typing import NoReturn
 
-from pelton.loader.foreign_names import shown
+from pelton.loader.messages import shown
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _CONVERT = "convert it to safetensors (transformers: model.save_pretrained(folder))"
+PICKLE = f"a pickle, which can run code when it is opened; {_CONVERT}"
+"""What such a file is, with the remedy."""
+
 _OLD = "older than GGUF; download the model as GGUF, or convert it"
 _KINDS = (
     (LFS_POINTER, "a Git LFS pointer, not the file itself; fetch that with git lfs pull, or download it again"),
@@ -46,7 +49,7 @@ def recognise(head: bytes) -> str | None:
         if head.startswith(magic):
             return what
     if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5" and head[2:3] > b"\0":
-        return f"a pickle, which can run code when it is opened; {_CONVERT}"
+        return PICKLE
     if head.lstrip().lower().startswith(_WEB_PAGES):
         return "a web page; download the file itself"
     return None

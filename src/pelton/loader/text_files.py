@@ -1,13 +1,20 @@
 """Reading the text files of a checkpoint, which anybody may have written."""
 
 import json
+import os.path
 from pathlib import Path
 from typing import Any
 
-from pelton.loader.foreign_names import check_name, shown
+from pelton.loader.messages import check_name, shown
 from pelton.loader.model_files import LFS_POINTER, recognise, regular_size
 
-_MAX_BYTES = 64_000_000
+_MAX_BYTES = 16_000_000
+"""Real ones have up to 3 MB. Parsed JSON may take forty times the memory of its text."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a name: a link that leads nowhere is there, and cannot be read."""
+    return os.path.lexists(path)
 
 
 def read_text(path: Path, max_bytes: int = _MAX_BYTES) -> str:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from pelton.config import DecoderConfig
 from pelton.loader.checkpoint import Checkpoint
-from pelton.loader.hf.folder import listed
+from pelton.loader.messages import listed
 from pelton.ops.arrays import Float32
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,8 @@ class WeightNames:
 def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *, progress: bool = False) -> None:
     """Fill every parameter from the checkpoint, and use every tensor of it.
 
-    Raises one ValueError that lists what is missing, left over or of another shape, before anything is read.
+    Raises one ValueError that lists what is missing, left over or of another shape, before anything is loaded, and
+    one for a tensor that cannot be read or used.
     """
     started = time.perf_counter()
     names = WeightNames(checkpoint.config, checkpoint.format)
@@ -105,7 +106,11 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     items = parameters.items()
     for name, parameter in tqdm(items, desc="Loading weights") if progress else items:
         array = names.restore(name, checkpoint.read(names.foreign(name)))
-        parameter.load(array)
+        try:
+            _check_finite(array)
+            parameter.load(array)
+        except ValueError as error:
+            raise ValueError(f"{checkpoint.path}: tensor {names.foreign(name)} is not usable: {error}") from None
         num_elements += array.size
     logger.info(
         "Loaded %s: %s, %.4g M parameters, %.4g MB on disk, %.4g MB as float32, in %.2f s",
@@ -144,6 +149,14 @@ def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: W
     problems = [f"{title}: {listed(entries)}" for title, entries in found.items() if entries]
     if problems:
         raise ValueError(f"{checkpoint.path} does not fit the model; {'; '.join(problems)}")
+
+
+def _check_finite(array: Float32) -> None:
+    """A sum is not finite if an element is not; it is cheaper than to look at each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum()
+    if not np.isfinite(total) and not np.isfinite(array).all():
+        raise ValueError("it has an element that is not finite")
 
 
 def _check_copies(checkpoint: Checkpoint, names: WeightNames) -> None:

@@ -59,10 +59,10 @@ class Decoder:
         self.norm = RMSNorm("norm", config.hidden_size, config.rms_norm_eps)
         self.lm_head = head("lm_head", self.embedding, tied=config.tie_word_embeddings)
         self._embedding_scale = embedding_scale
-        self._rotary = Rotary("rope_divisors", config.rope, config.head_size)
+        self._rotary = Rotary(config.rope, config.head_size)
         self._sliding_rotary = self._rotary
         if config.sliding_rope != config.rope:
-            self._sliding_rotary = Rotary("sliding_rope_divisors", config.sliding_rope, config.head_size)
+            self._sliding_rotary = Rotary(config.sliding_rope, config.head_size)
 
     def parameters(self) -> dict[str, Parameter]:
         """Every tensor that the checkpoint must provide, by canonical name."""

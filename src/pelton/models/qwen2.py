@@ -5,7 +5,5 @@ from pelton.models.decoder import Decoder, pre_norm_layers
 
 
 def qwen2(config: DecoderConfig, *, block_size: int) -> Decoder:
-    """Llama's layers, with biases on queries, keys and values."""
-    assert config.attention_bias
-    assert not config.attention_output_bias
+    """Llama's layers; the configuration always has biases on queries, keys and values."""
     return Decoder(config, pre_norm_layers(config, block_size=block_size))

@@ -13,6 +13,7 @@ from pelton.ops.arrays import Float32, Int32
 from pelton.ops.dims import Dim, L, R, T
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.packed_linear import pack_linear
+from pelton.ops.qk_norm import QKNorm
 
 Sizes = Mapping[Dim, int]
 _WIDTHS = (1, 2, 3, 7, 16, 31, 64, 65, 576)
@@ -62,10 +63,10 @@ def rope_and_cache(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     num_slots = len(cache.array) * cache.block_size
     slots = rng.permutation(np.arange(cache.block_size, num_slots))[:num_tokens]
     qkv = _normal(rng, num_tokens, num_heads * cache.head_size)
-    q_norm = k_norm = None
+    norms = None
     if rng.random() < 0.5:
-        q_norm, k_norm = _normal(rng, cache.head_size), _normal(rng, cache.head_size)
-    return qkv, np.cos(angles), np.sin(angles), slots, cache, q_norm, k_norm, 1e-6
+        norms = QKNorm(_normal(rng, cache.head_size), _normal(rng, cache.head_size), 1e-6)
+    return qkv, np.cos(angles), np.sin(angles), slots, cache, norms
 
 
 def attention(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from pelton.ops.dims import Dim, Shape, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.operator import ArraySpec, Operator, Shaped, Tolerance
 from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.qk_norm import QKNorm
 
 Specs = tuple[ArraySpec, ...]
 
@@ -79,9 +80,7 @@ def _rope_and_cache(
     sin: Shaped,
     slot_mapping: Shaped,
     cache: KVCacheLayer,
-    q_norm: Shaped | None,
-    k_norm: Shaped | None,
-    eps: float,
+    norms: QKNorm | None,
 ) -> Specs:
     rows, size = _expect_matrix("qkv", qkv)
     q_size = size - 2 * cache.num_kv_heads * cache.head_size
@@ -90,11 +89,9 @@ def _rope_and_cache(
     _expect("cos", cos, (rows, cache.head_size // 2))
     _expect("sin", sin, cos.shape)
     _expect("slot_mapping", slot_mapping, (rows,), "int64")
-    if (q_norm is None) != (k_norm is None):
-        raise ValueError("q_norm and k_norm come together or not at all")
-    for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
-        if weight is not None:
-            _expect(name, weight, (cache.head_size,))
+    if norms is not None:
+        _expect("norms.q", norms.q, (cache.head_size,))
+        _expect("norms.k", norms.k, (cache.head_size,))
     return (ArraySpec("q", (rows, q_size)),)
 
 

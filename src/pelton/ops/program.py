@@ -11,6 +11,7 @@ from pelton.ops.dims import Dim, Shape, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.qk_norm import QKNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Value:
         return f"%{self.id} {self.name}{shape_str(self.shape)}{dtype}"
 
 
-Argument = Value | AnyArray | PackedLinear | KVCacheLayer | float | str | None
+Argument = Value | AnyArray | PackedLinear | KVCacheLayer | QKNorm | float | str | None
 """What a launch is given: values, weights (arrays or packed), KV caches, attributes."""
 
 
@@ -83,6 +84,6 @@ def _argument_str(name: str, argument: Argument) -> str:
         return f"%{argument.id}"
     if isinstance(argument, np.ndarray):
         return f"{name}{shape_str(argument.shape)}"
-    if isinstance(argument, PackedLinear | KVCacheLayer):
+    if isinstance(argument, PackedLinear | KVCacheLayer | QKNorm):
         return f"{name}{argument}"
     return f"{name}={argument}"

@@ -11,6 +11,8 @@ from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.program import Argument, Launch, Program, Value
+from pelton.ops.qk_norm import QKNorm
+from pelton.ops.reference.gated_activation import Activation
 
 
 class Recorder:
@@ -45,7 +47,7 @@ class Recorder:
     def linear(self, x: Value, weight: PackedLinear, residual: Value | None = None) -> Value:
         return self._one(operators.LINEAR, x, weight, residual)
 
-    def gated_activation(self, gate_up: Value, activation: str) -> Value:
+    def gated_activation(self, gate_up: Value, activation: Activation) -> Value:
         return self._one(operators.GATED_ACTIVATION, gate_up, activation)
 
     def rotary(self, positions: Value, frequencies: Float32, factor: float = 1.0) -> tuple[Value, Value]:
@@ -60,12 +62,9 @@ class Recorder:
         sin: Value,
         slot_mapping: Value,
         cache: KVCacheLayer,
-        *,
-        q_norm: Float32 | None,
-        k_norm: Float32 | None,
-        eps: float,
+        norms: QKNorm | None = None,
     ) -> Value:
-        return self._one(operators.ROPE_AND_CACHE, qkv, cos, sin, slot_mapping, cache, q_norm, k_norm, eps)
+        return self._one(operators.ROPE_AND_CACHE, qkv, cos, sin, slot_mapping, cache, norms)
 
     def attention(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pelton.loader.foreign_names import one_line
+from pelton.loader.messages import one_line
 
 
 @contextmanager

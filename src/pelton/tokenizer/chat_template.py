@@ -13,6 +13,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from pelton.loader.messages import one_line
+
 _MAX_STEPS = 500_000
 """Rounds of loops and calls of macros in one rendering: a few seconds of work."""
 
@@ -45,8 +47,8 @@ class _StepLimit(Extension):
     def start(self) -> None:
         self._thread.steps = 0
 
-    def count(self) -> None:
-        self._thread.steps += 1
+    def count(self, num_steps: int = 1) -> None:
+        self._thread.steps += num_steps
         if self._thread.steps > _MAX_STEPS:
             raise jinja2.TemplateError(f"it takes more than {_MAX_STEPS} steps")
 
@@ -88,6 +90,10 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def _reason(error: Exception) -> str:
+    return one_line(str(error)) or type(error).__name__
+
+
 class ChatTemplate:
     """A compiled chat template. Raises ValueError if it cannot be compiled."""
 
@@ -98,6 +104,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals |= {
             "raise_exception": _raise_exception,
+            "range": self._range,
             "strftime_now": _strftime_now,
             # Classes have more methods than templates need.
             "dict": _dict,
@@ -112,13 +119,20 @@ class ChatTemplate:
             self._template = environment.from_string(tree)
         except Exception as error:
             # Not only TemplateError: deep nesting is a RecursionError, or a SyntaxError of the compiled code.
-            raise ValueError(f"the model's chat template is not valid: {error}") from error
+            raise ValueError(f"the model's chat template is not valid: {_reason(error)}") from error
+
+    def _range(self, *bounds: int) -> range:
+        """Counts as many steps as it has numbers: filters, and loops that take none of them, walk through it too."""
+        numbers = range(*bounds)
+        self._steps.count(len(numbers))
+        return numbers
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **extras: Any) -> str:
         """The prompt of a conversation.
 
         Entries of a message that are None count as absent. Raises ValueError for messages that are not dictionaries
-        with a role, and for whatever the template itself refuses. Time is limited, memory is not.
+        with a role, and for whatever the template itself refuses. Rounds of loops are limited; memory, and what a
+        single expression or filter does, are not.
         """
         if not messages:
             raise ValueError("messages is empty; a conversation has at least one message")
@@ -132,4 +146,4 @@ class ChatTemplate:
             return self._template.render(**variables, messages=present, add_generation_prompt=add_generation_prompt)
         except Exception as error:
             # Templates index and concatenate what users send, so any exception may be the user's mistake.
-            raise ValueError(f"the chat template refuses these messages: {error}") from error
+            raise ValueError(f"the chat template refuses these messages: {_reason(error)}") from error

@@ -12,6 +12,7 @@ import tokenizers
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")
+"""As the library reads them: its number parser takes a plus sign, too."""
 
 
 class IncrementalDetokenizer(ABC):

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pelton.loader.foreign_names import shown
-from pelton.loader.text_files import read_json, read_text
+from pelton.loader.hf.folder import CHAT_TEMPLATE, LEGACY_CHAT_TEMPLATE, MORE_TEMPLATES, TOKENIZER_CONFIG
+from pelton.loader.messages import shown
+from pelton.loader.text_files import is_there, read_json, read_text
 
 _MAX_NAMED_TEMPLATES = 100
 
@@ -19,20 +20,24 @@ def folder_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | Non
     """
     templates = _files(folder)
     if not templates:
-        templates = _entry(folder / "tokenizer_config.json", config)
-    legacy_path = folder / "chat_template.json"
-    if not templates and legacy_path.exists():
+        templates = _entry(folder / TOKENIZER_CONFIG, config)
+    legacy_path = folder / LEGACY_CHAT_TEMPLATE
+    if not templates and is_there(legacy_path):
         templates = _entry(legacy_path, read_json(legacy_path))
     return templates.pop("default", None), templates
 
 
 def _files(folder: Path) -> dict[str, str]:
-    paths = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    more = folder / MORE_TEMPLATES
+    try:
+        paths = sorted(path for path in more.iterdir() if path.suffix == ".jinja") if is_there(more) else []
+    except OSError as error:
+        raise ValueError(f"{more} cannot be read: {error.strerror}") from None
     if len(paths) > _MAX_NAMED_TEMPLATES:
-        raise ValueError(f"{folder / 'additional_chat_templates'} holds {len(paths)} templates, not chat templates")
+        raise ValueError(f"{more} holds {len(paths)} templates, not chat templates")
     templates = {path.stem: read_text(path) for path in paths}
-    default = folder / "chat_template.jinja"
-    if default.exists():
+    default = folder / CHAT_TEMPLATE
+    if is_there(default):
         templates["default"] = read_text(default)
     return templates
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import tokenizers
 
-from pelton.loader.foreign_names import shown
-from pelton.loader.text_files import read_json, read_text
+from pelton.loader.hf.folder import SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG
+from pelton.loader.messages import shown
+from pelton.loader.text_files import is_there, read_json, read_text
+from pelton.tokenizer.added_tokens import with_added_tokens
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.folder_templates import folder_templates
 from pelton.tokenizer.post_processor import surrounding_ids
@@ -22,16 +24,15 @@ _OTHER_FORMS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "t
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Raises ValueError that names the file and what is wrong with it."""
-    path, config_path, map_path = (
-        folder / name for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-    )
+    path, config_path, map_path = folder / TOKENIZER, folder / TOKENIZER_CONFIG, folder / SPECIAL_TOKENS_MAP
     backend = _backend(path)
-    config, roles = (read_json(file) if file.exists() else {} for file in (config_path, map_path))
+    config, roles = (read_json(file) if is_there(file) else {} for file in (config_path, map_path))
     with _in_file(map_path):
         special_tokens = _special_tokens(roles)
     with _in_file(config_path):
         _check_config(backend, config)
         special_tokens |= _special_tokens(config)
+        backend = with_added_tokens(backend, config, special_tokens)
     with _in_file(path):
         prefix, suffix = surrounding_ids(backend)
     with _in_file(config_path):
@@ -57,8 +58,8 @@ def _in_file(path: Path) -> Iterator[None]:
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
-    if not path.exists():
-        problem = f"{path.parent} has no tokenizer.json"
+    if not is_there(path):
+        problem = f"{path.parent} has no {TOKENIZER}"
         if others := [name for name in _OTHER_FORMS if (path.parent / name).exists()]:
             remedy = "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             raise ValueError(f"{problem}, only {others[0]}; make one from it ({remedy})")
@@ -73,22 +74,14 @@ def _backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def _check_config(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer_config.json that asks for more than tokenizer.json holds."""
+    """Refuse what tokenizer_config.json asks for and Pelton does not do."""
     if "auto_map" in config:
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
-    added = config.get("added_tokens_decoder")
-    if not isinstance(added, dict | None):
-        raise ValueError(f"added_tokens_decoder must be an object, got {shown(added)}")
-    for token_id, token in (added or {}).items():
-        content = token.get("content") if isinstance(token, dict) else None
-        if not isinstance(content, str):
-            raise ValueError(
-                f"added_tokens_decoder must hold objects with a content, got {shown(token)} for token {shown(token_id)}"
-            )
-        if str(backend.token_to_id(content)) != token_id:
-            raise ValueError(
-                f"added_tokens_decoder has {shown(content)} as token {shown(token_id)}, and tokenizer.json has not"
-            )
+    if config.get("split_special_tokens"):
+        raise ValueError("split_special_tokens is set, and Pelton always takes special tokens whole")
+    pre_tokenizer = repr(backend.pre_tokenizer)
+    if config.get("add_prefix_space") and "ByteLevel" in pre_tokenizer and "add_prefix_space=True" not in pre_tokenizer:
+        raise ValueError("add_prefix_space is set, and the byte-level pre-tokenizer of tokenizer.json does not do it")
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from pelton.loader.foreign_names import shown
 from pelton.loader.gguf.file import MetadataValue
+from pelton.loader.gguf.vocabulary_keys import END_KEYS, PREFIX
+from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.gguf.bpe import byte_level_backend, pre_tokenization
 from pelton.tokenizer.gguf.sentencepiece import sentencepiece_backend
-from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, read_vocabulary
+from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary, read_vocabulary
 from pelton.tokenizer.gguf.wordpiece import wordpiece_backend
 from pelton.tokenizer.tokenizer import Tokenizer
 
@@ -32,11 +33,12 @@ _SPECIAL_TOKENS = {
 """Key -> role, as chat templates know it. Most files spell separator in the first way."""
 
 _COMMON = {"model", "pre", "tokens", "token_type", "add_bos_token", "add_eos_token", "add_sep_token", *_SPECIAL_TOKENS}
+_READ_ELSEWHERE = {*END_KEYS}
 _HARMLESS = {
-    "eom_token_id", "eot_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_pre_token_id", "fim_rep_token_id",
-    "fim_sep_token_id", "fim_suf_token_id", "middle_token_id", "prefix_token_id", "suffix_token_id", "token_type_count",
+    "fim_mid_token_id", "fim_pad_token_id", "fim_pre_token_id", "fim_rep_token_id", "fim_sep_token_id",
+    "fim_suf_token_id", "middle_token_id", "prefix_token_id", "suffix_token_id", "token_type_count",
 }  # fmt: skip
-"""Read elsewhere, or roles of tokens that only the caller can give a meaning."""
+"""For the most part roles of tokens that only the caller can give a meaning."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, MetadataValue]) -> Tokenizer:
 
 
 def _refuse_unknown(metadata: Mapping[str, MetadataValue], kind: _Kind) -> None:
-    known = {PREFIX + key for key in _COMMON | _HARMLESS | kind.known | kind.harmless}
+    known = {PREFIX + key for key in _COMMON | _READ_ELSEWHERE | _HARMLESS | kind.known | kind.harmless}
     known |= {_TEMPLATE, _TEMPLATE_NAMES} | _SKIPPED
     unknown = {
         key for key in metadata if key.startswith(_SECTION) and key not in known and not key.startswith(f"{_TEMPLATE}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import tokenizers
 
-from pelton.loader.foreign_names import shown
+from pelton.loader.messages import shown
 
 
 def surrounding_ids(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.foreign_names import check_name, shown
 from pelton.loader.gguf.tensor_types import READABLE, TYPE_NAMES
+from pelton.loader.messages import check_name, shown
 from pelton.loader.model_files import MappedFile
 from pelton.ops.arrays import Float32
 
@@ -206,7 +206,7 @@ class _Reader:
     def _place(self, infos: Mapping[str, TensorInfo], alignment: MetadataValue) -> dict[str, TensorInfo]:
         """Make offsets absolute; check that every tensor lies, aligned, in the file, and that none overlap."""
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-            self._fail(f"general.alignment is {alignment!r} and not a power of two")
+            self._fail(f"general.alignment is {shown(alignment)} and not a power of two")
         data_start = -(-self._position // alignment) * alignment
         placed = {}
         extents = []

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Mapping
 
 from pelton.config import LinearScaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
-from pelton.loader.foreign_config import ConfigTable, Fields, Key, constant, number, read_fields, size
-from pelton.loader.foreign_names import shown
-from pelton.loader.foreign_rope import yarn_magnitude
+from pelton.loader.config_table import ConfigTable, Fields, Key, constant, number, read_fields, size
+from pelton.loader.messages import shown
+from pelton.loader.rope import yarn_magnitude
 
 SCALING_PREFIX = "rope.scaling."
 FACTORS_TENSOR = "rope_freqs.weight"
@@ -40,11 +40,13 @@ def _scaling(foreign: Mapping[str, object], fields: Fields, tensor_names: Collec
     return TensorScaling()
 
 
-def _table(fields: Mapping[str, Key], **fixed: tuple[object, ...]) -> ConfigTable:
+def _table(inputs: Mapping[str, Key], **fixed: tuple[object, ...]) -> ConfigTable:
     return ConfigTable(
-        fields=fields,
+        inputs=inputs,
         fixed=fixed,
-        harmless=frozenset({"type", "finetuned", "original_context_length"} - {key.name for key in fields.values()}),
+        # Only YaRN's inputs include the second.
+        harmless=frozenset({"finetuned", "original_context_length"}),
+        read_elsewhere=frozenset({"type"}),
     )
 
 

@@ -1,8 +1,11 @@
 """What the metadata `<architecture>.*` of a GGUF file may say."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from pelton.loader.foreign_config import (
+from pelton.loader.config_table import (
     ConfigTable,
     Derive,
     Fields,
@@ -15,8 +18,18 @@ from pelton.loader.foreign_config import (
     periodic_windows,
     size,
 )
-from pelton.loader.foreign_names import shown
-from pelton.loader.foreign_rope import context_length, gemma3_context_length
+from pelton.loader.messages import shown
+from pelton.loader.rope import context_length, gemma3_context_length
+
+
+@dataclass(frozen=True)
+class GGUFArchitecture:
+    """An architecture of GGUF files."""
+
+    table: ConfigTable
+    """Its keys, without the architecture's prefix."""
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field of `DecoderConfig` -> projections of a block. Whether they have biases, only the tensors say."""
 
 
 def _gemma3_scale(fields: Fields) -> float:
@@ -56,9 +69,9 @@ _FIELDS = {
     "num_kv_heads": Key("attention.head_count_kv", size, lambda fields: fields["num_heads"]),
     "head_size": Key("attention.key_length", size, head_size_default),
     "rms_norm_eps": Key("attention.layer_norm_rms_epsilon", number),
-    "rope_theta": Key("rope.freq_base", number, constant(10_000.0)),
     "max_position_embeddings": Key("context_length", size),
 }
+_INPUTS = {"rope_theta": Key("rope.freq_base", number, constant(10_000.0))}
 _DERIVED: dict[str, Derive] = {
     "attention_scale": lambda fields: fields["head_size"] ** -0.5,
     "layer_windows": full_attention,
@@ -67,38 +80,59 @@ _DERIVED: dict[str, Derive] = {
 _SAME_AS = {"attention.value_length": "head_size", "rope.dimension_count": "head_size"}
 _FIXED: dict[str, tuple[object, ...]] = {"attention.causal": (True,)}
 
-GGUF_TABLES = {
-    "llama": ConfigTable(
-        fields=_FIELDS,
-        derived=_DERIVED,
-        same_as=_SAME_AS,
-        fixed=_FIXED | {
-            "expert_count": (0,),
-            "expert_used_count": (0,),
-            # The order of query and key rows that all files of this architecture have.
-            "tensor_data_layout": ("Meta AI original pth",),
-        },
+_ATTENTION_BIASES = {"attention_bias": ("attn_q", "attn_k", "attn_v"), "attention_output_bias": ("attn_output",)}
+_MLP_BIASES = {"mlp_bias": ("ffn_gate", "ffn_up", "ffn_down")}
+
+GGUF_ARCHITECTURES = {
+    "llama": GGUFArchitecture(
+        ConfigTable(
+            fields=_FIELDS,
+            inputs=_INPUTS,
+            derived=_DERIVED,
+            same_as=_SAME_AS,
+            fixed=_FIXED | {
+                "expert_count": (0,),
+                "expert_used_count": (0,),
+                # The order of query and key rows that all files of this architecture have.
+                "tensor_data_layout": ("Meta AI original pth",),
+            },
+        ),
+        biases=_ATTENTION_BIASES | _MLP_BIASES,
     ),
-    "qwen2": ConfigTable(
-        fields=_FIELDS, derived=_DERIVED | {"attention_bias": constant(True)}, same_as=_SAME_AS, fixed=_FIXED
+    "qwen2": GGUFArchitecture(
+        ConfigTable(
+            fields=_FIELDS,
+            inputs=_INPUTS,
+            derived=_DERIVED | {"attention_bias": constant(True)},
+            same_as=_SAME_AS,
+            fixed=_FIXED,
+        )
     ),
-    "qwen3": ConfigTable(fields=_FIELDS, derived=_DERIVED, same_as=_SAME_AS, fixed=_FIXED),
-    "gemma3": ConfigTable(
-        fields=_FIELDS | {
-            "rope_theta": Key("rope.freq_base", number),
-            "sliding_rope_theta": Key("rope.freq_base_swa", number, constant(10_000.0)),
-            "sliding_window": optional("attention.sliding_window", size),
-            "pattern": Key("attention.sliding_window_pattern", _pattern, constant(6)),
-            "attention_softcap": optional("attn_logit_softcapping", number),
-            "logit_softcap": optional("final_logit_softcapping", number),
-        },
-        derived=_DERIVED | {
-            "attention_scale": _gemma3_scale,
-            "layer_windows": _gemma3_windows,
-            "max_position_embeddings": gemma3_context_length,
-        },
-        same_as=_SAME_AS,
-        fixed=_FIXED,
+    "qwen3": GGUFArchitecture(
+        ConfigTable(fields=_FIELDS, inputs=_INPUTS, derived=_DERIVED, same_as=_SAME_AS, fixed=_FIXED),
+        biases=_ATTENTION_BIASES,
+    ),
+    "gemma3": GGUFArchitecture(
+        ConfigTable(
+            fields=_FIELDS | {
+                "attention_softcap": optional("attn_logit_softcapping", number),
+                "logit_softcap": optional("final_logit_softcapping", number),
+            },
+            inputs={
+                "rope_theta": Key("rope.freq_base", number),
+                "sliding_rope_theta": Key("rope.freq_base_swa", number, constant(10_000.0)),
+                "sliding_window": optional("attention.sliding_window", size),
+                "pattern": Key("attention.sliding_window_pattern", _pattern, constant(6)),
+            },
+            derived=_DERIVED | {
+                "attention_scale": _gemma3_scale,
+                "layer_windows": _gemma3_windows,
+                "max_position_embeddings": gemma3_context_length,
+            },
+            same_as=_SAME_AS,
+            fixed=_FIXED,
+        ),
+        biases=_ATTENTION_BIASES,
     ),
 }  # fmt: skip
-"""`general.architecture` -> its keys, without the architecture's prefix."""
+"""`general.architecture` -> how to read it."""

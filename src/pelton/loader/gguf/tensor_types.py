@@ -3,15 +3,8 @@
 Block layouts: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and ggml's `ggml-common.h`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
 from pelton.loader.gguf import k_quants, quants
-from pelton.ops.arrays import Float32
+from pelton.loader.plain_types import PLAIN_TYPES, TensorType
 
 TYPE_NAMES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_2", 5: "Q4_3", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
@@ -22,50 +15,7 @@ TYPE_NAMES = {
 }  # fmt: skip
 """Type number in a tensor info -> name, for every type there is and those that ggml has given up."""
 
-_CHUNK_ELEMENTS = 2**18
-"""Elements dequantized at a time: with their temporaries they stay in a core's second-level cache."""
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """A type that Pelton reads."""
-
-    block_size: int
-    """Elements per block."""
-    block: np.dtype[Any]
-    """Layout of one block in the file."""
-    fill: Callable[[NDArray[Any], Float32], None] | None
-    """Blocks [N] -> out [N, block_size]; raises ValueError if a scale is not finite. None: a block is a float32."""
-
-    def dequantize(self, blocks: NDArray[Any]) -> Float32:
-        """Blocks [N] -> N * block_size elements; the blocks themselves where they are float32.
-
-        Raises ValueError if a scale is not finite.
-        """
-        if self.fill is None:
-            return blocks.astype(np.float32, copy=False)
-        out = np.empty((len(blocks), self.block_size), np.float32)
-        step = _CHUNK_ELEMENTS // self.block_size
-        for start in range(0, len(blocks), step):
-            self.fill(blocks[start : start + step], out[start : start + step])
-        return out.reshape(-1)
-
-
-def _fill_f16(blocks: NDArray[Any], out: Float32) -> None:
-    out[:, 0] = blocks
-
-
-def _fill_bf16(blocks: NDArray[Any], out: Float32) -> None:
-    """A bfloat16 is the upper half of a float32."""
-    bits = out.view(np.uint32)
-    bits[:, 0] = blocks
-    bits <<= 16
-
-
-READABLE = {
-    "F32": TensorType(1, np.dtype("<f4"), None),
-    "F16": TensorType(1, np.dtype("<f2"), _fill_f16),
-    "BF16": TensorType(1, np.dtype("<u2"), _fill_bf16),
+READABLE = PLAIN_TYPES | {
     "Q4_0": TensorType(32, quants.Q4_0, quants.fill_q4_0),
     "Q4_1": TensorType(32, quants.Q4_1, quants.fill_q4_1),
     "Q5_0": TensorType(32, quants.Q5_0, quants.fill_q5_0),

@@ -7,22 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from pelton.config import DecoderConfig
-from pelton.loader.foreign_config import build_config, check_eos_token_ids, read_fields
-from pelton.loader.foreign_names import shown
+from pelton.loader.config_table import build_config, check_eos_token_ids, read_fields
+from pelton.loader.hf.folder import CONFIG, GENERATION_CONFIG
 from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
-from pelton.loader.text_files import read_json
+from pelton.loader.messages import shown
+from pelton.loader.text_files import is_there, read_json
 
 
-def read_hf_config(folder: Path, num_tensors: int) -> DecoderConfig:
+def read_hf_config(folder: Path) -> DecoderConfig:
     """Raises ValueError that names the file and the key that is missing, wrong or not implemented."""
-    path = folder / "config.json"
-    if not path.exists():
-        raise ValueError(f"{folder} has no config.json, which says what the model is; copy it from the original")
+    path = folder / CONFIG
+    if not is_there(path):
+        raise ValueError(f"{folder} has no {CONFIG}, which says what the model is; copy it from the original")
     config = read_json(path)
-    generation_path = folder / "generation_config.json"
-    generation = read_json(generation_path) if generation_path.exists() else {}
+    generation_path = folder / GENERATION_CONFIG
+    generation = read_json(generation_path) if is_there(generation_path) else {}
     with _named(path):
-        decoder = _read(config, num_tensors)
+        decoder = _read(config)
         token_ids = _eos_token_ids(config, decoder.vocab_size)
     with _named(generation_path):
         token_ids |= _eos_token_ids(generation, decoder.vocab_size)
@@ -38,7 +39,7 @@ def _named(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read(config: Mapping[str, Any], num_tensors: int) -> DecoderConfig:
+def _read(config: Mapping[str, Any]) -> DecoderConfig:
     if config.get("auto_map") is not None:
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
     names = config.get("architectures")
@@ -54,9 +55,10 @@ def _read(config: Mapping[str, Any], num_tensors: int) -> DecoderConfig:
     if config.get("model_type") != hf_class.model_type:
         raise ValueError(f"model_type is {shown(config.get('model_type'))}, and {name} has {hf_class.model_type!r}")
     _refuse_quantized(config)
-    fields = read_fields(config, hf_class.table)
-    fields |= hf_class.read_rope(config, fields)
-    return build_config(hf_class.architecture, hf_class.table, fields, num_tensors)
+    rope = hf_class.rope
+    fields = read_fields({name: value for name, value in config.items() if name not in rope.keys}, hf_class.table)
+    fields |= rope.read(config, fields)
+    return build_config(hf_class.architecture, hf_class.table, fields)
 
 
 def _refuse_quantized(config: Mapping[str, Any]) -> None:

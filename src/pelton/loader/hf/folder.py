@@ -1,24 +1,38 @@
-"""Which files hold a model's weights: in a folder on this machine, or in a repository of the hub."""
+"""The files of a model, by name: in a folder on this machine, or in a repository of the hub."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
-from pelton.loader.foreign_names import check_name, shown
+from pelton.loader.messages import check_name, listed, shown
+from pelton.loader.model_files import PICKLE
 from pelton.loader.text_files import read_json
 
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+LEGACY_CHAT_TEMPLATE = "chat_template.json"
+"""Of older processors."""
+MORE_TEMPLATES = "additional_chat_templates"
+"""A folder with one `.jinja` file per template."""
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 """Names the shards. As in transformers, it does not count beside a `model.safetensors`."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-PICKLE_REMEDY = (
-    "a pickle, which can run code when it is opened; convert it to safetensors "
-    "(transformers: model.save_pretrained(folder))"
-)
 
-_MAX_LISTED = 8
+_TEXT_FILES = frozenset({
+    CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE, LEGACY_CHAT_TEMPLATE,
+})  # fmt: skip
 _ADAPTER = "adapter_config.json"
 _SHARD = re.compile(r"(.+-)\d+(-of-\d+\.safetensors)")
+
+
+def is_text_file(name: str) -> bool:
+    """Whether Pelton reads this file of a repository beside the weights and their index."""
+    return name in _TEXT_FILES or name.startswith(MORE_TEMPLATES + "/")
 
 
 def check_has_weights(place: object, names: Collection[str]) -> None:
@@ -31,7 +45,7 @@ def check_has_weights(place: object, names: Collection[str]) -> None:
     if SINGLE in names or INDEX in names:
         return
     if pickles := sorted(name for name in names if name.endswith(PICKLES)):
-        raise ValueError(f"{place} has no safetensors, only {pickles[0]}: {PICKLE_REMEDY}")
+        raise ValueError(f"{place} has no safetensors, only {pickles[0]}: {PICKLE}")
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         raise ValueError(f"{place} has no safetensors; give the GGUF file itself, such as {place}/{ggufs[0]}")
     others = sorted(name for name in names if "/" not in name)
@@ -68,9 +82,3 @@ def shards(place: object, weight_map: dict[str, str], names: Collection[str]) ->
     if left_out:
         raise ValueError(f"{place} has {listed(left_out)}, which its index does not name")
     return sorted(wanted)
-
-
-def listed(entries: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = len(entries) - _MAX_LISTED
-    return ", ".join(entries[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

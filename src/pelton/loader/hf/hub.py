@@ -16,19 +16,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from pelton.loader.hf.config import read_hf_config
-from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, listed, read_weight_map, shards
+from pelton.loader.hf.folder import (
+    CONFIG,
+    INDEX,
+    PICKLES,
+    SINGLE,
+    check_has_weights,
+    is_text_file,
+    read_weight_map,
+    shards,
+)
 from pelton.loader.hf.hub_errors import explain
+from pelton.loader.messages import listed
 
 logger = getLogger(__name__)
 
-_CONFIG = "config.json"
-_TEXT_FILES = frozenset({
-    _CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "chat_template.json",
-})  # fmt: skip
-_TEMPLATES = "additional_chat_templates/"
-_MOST_TENSORS = 100_000
-"""Stands for their number before the file that has them is here: enough for any number of layers."""
 _NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 """GGUF files that accompany a model: projectors of images, statistics for quantization."""
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
@@ -158,6 +160,9 @@ def _open(name: str, revision: str | None, progress: bool) -> _Repository:
         )
         if info.sha is None or info.siblings is None:
             raise ValueError("the answer names no commit or no files")
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
+        if not all(isinstance(file, str) and isinstance(size, int) for file, size in sizes.items()):
+            raise ValueError("the answer has files whose names are not text, or whose sizes are not numbers")
     except Exception as error:  # Anything: of the hub, of the network, of the HTTP client, which is none of ours.
         problem = explain(error, name, revision)
         cached = None
@@ -168,7 +173,6 @@ def _open(name: str, revision: str | None, progress: bool) -> _Repository:
         if not isinstance(error, OfflineModeIsEnabled):
             logger.warning("%s; using what the cache has of %s, commit %s", problem.reason, name, cached.name)
         return _CachedRepository(name, cached, problem.reason)
-    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     return _HubRepository(name, revision, info.sha, sizes, progress)
 
 
@@ -187,16 +191,15 @@ def _fetch_folder(repository: _Repository) -> Path:
     """Everything that Pelton reads of a folder with safetensors; the weights last, once all else is right."""
     names = repository.files
     check_has_weights(repository, names)
-    if _CONFIG not in names:
-        raise ValueError(f"{repository} has no {_CONFIG}")
-    texts = sorted(name for name in names if name in _TEXT_FILES or name.startswith(_TEMPLATES))
+    if CONFIG not in names:
+        raise ValueError(f"{repository} has no {CONFIG}")
+    texts = sorted(filter(is_text_file, names))
     if SINGLE in names:
-        read_hf_config(repository.fetch(texts), _MOST_TENSORS)
+        read_hf_config(repository.fetch(texts))
         return repository.fetch([SINGLE])
     folder = repository.fetch([*texts, INDEX])
-    weight_map = read_weight_map(folder / INDEX)
-    weights = shards(repository, weight_map, names)
-    read_hf_config(folder, len(weight_map))
+    weights = shards(repository, read_weight_map(folder / INDEX), names)
+    read_hf_config(folder)
     return repository.fetch(weights)
 
 
@@ -239,7 +242,10 @@ def _matches(names: Sequence[str], quant: str) -> list[str]:
 
 
 def _check_is_inside(folder: Path, name: str) -> None:
-    """Files of a snapshot are links to other places of the cache; they may lead nowhere else."""
+    """Files of a snapshot are links to other places of the cache; they may lead nowhere else.
+
+    huggingface_hub makes them to whatever name the server's ETag gives, a path to any file of this machine included.
+    """
     from huggingface_hub import constants
 
     # Beside the repository's own folder, and its contents wherever they were moved to: the cache as a whole, where

@@ -5,10 +5,11 @@ may be found, and the scaling's kind is called `rope_type` or, in old files, `ty
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pelton.config import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, YarnScaling
-from pelton.loader.foreign_config import (
+from pelton.loader.config_table import (
     ConfigTable,
     Fields,
     Key,
@@ -20,19 +21,24 @@ from pelton.loader.foreign_config import (
     read_fields,
     size,
 )
-from pelton.loader.foreign_names import shown
-from pelton.loader.foreign_rope import yarn_magnitude
-
-ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta"})
-"""Keys of config.json that `read_rope` reads."""
-LAYER_ROPE_KEYS = ROPE_KEYS | {"rope_local_base_freq"}
-"""Keys of config.json that `read_layer_ropes` reads."""
+from pelton.loader.messages import shown
+from pelton.loader.rope import yarn_magnitude
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _WHERE_SLIDING = f"rope_parameters.{_SLIDING}"
 _ORIGINAL_LENGTH = Key(
     "original_max_position_embeddings", size, default=lambda fields: fields["max_position_embeddings"]
 )
+
+
+@dataclass(frozen=True)
+class RopeReader:
+    """How config.json describes the rotary embeddings of a kind of model."""
+
+    keys: frozenset[str]
+    """The keys that `read` looks at, and nothing else does."""
+    read: Callable[[Mapping[str, object], Fields], Fields]
+    """config.json, and the fields without rotary embeddings -> `rope` and `sliding_rope`."""
 
 
 def read_rope(config: Mapping[str, object], fields: Fields) -> Fields:
@@ -64,6 +70,11 @@ def read_layer_ropes(config: Mapping[str, object], fields: Fields) -> Fields:
         "rope": RopeConfig(theta, _scaling(where, full, fields)),
         "sliding_rope": RopeConfig(sliding_theta, _scaling(_WHERE_SLIDING, sliding, fields)),
     }
+
+
+_ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta"})
+ONE_ROPE = RopeReader(_ROPE_KEYS, read_rope)
+LAYER_ROPES = RopeReader(_ROPE_KEYS | {"rope_local_base_freq"}, read_layer_ropes)
 
 
 def _parameters(config: Mapping[str, object]) -> tuple[str, dict[str, object]]:
@@ -109,12 +120,13 @@ def _scaling(where: str, parameters: Mapping[str, object], fields: Fields) -> Ro
         raise ValueError(f"in {where} of type {kind}, {error}") from None
 
 
-def _table(fields: Mapping[str, Key], **fixed: tuple[Any, ...]) -> ConfigTable:
+def _table(inputs: Mapping[str, Key], **fixed: tuple[Any, ...]) -> ConfigTable:
     return ConfigTable(
-        fields=fields,
+        inputs=inputs,
         fixed={"partial_rotary_factor": (1.0,), **fixed},
-        # `finetuned` is a note that YaRN's first models carry.
-        harmless=frozenset({"rope_theta", "rope_type", "type", "finetuned"}),
+        # A note that YaRN's first models carry.
+        harmless=frozenset({"finetuned"}),
+        read_elsewhere=frozenset({"rope_theta", "rope_type", "type"}),
     )
 
 

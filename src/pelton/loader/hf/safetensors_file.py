@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from pelton.loader.foreign_names import shown
-from pelton.loader.gguf.tensor_types import READABLE
+from pelton.loader.messages import shown
 from pelton.loader.model_files import MappedFile
+from pelton.loader.plain_types import PLAIN_TYPES
 from pelton.loader.text_files import parse_json
 from pelton.ops.arrays import Float32
 
-_MAX_HEADER_BYTES = 100_000_000
+_MAX_HEADER_BYTES = 32_000_000
+"""Of some 250,000 tensors. Parsed JSON may take forty times the memory of its text."""
 _MAX_DIMENSIONS = 8
 _MAX_ELEMENTS = 2**48
-_TYPES = {name: READABLE[name] for name in ("F32", "F16", "BF16")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class SafetensorsFile:
         Raises ValueError for a type that Pelton cannot read.
         """
         info = self.tensors[name]
-        kind = _TYPES.get(info.dtype)
+        kind = PLAIN_TYPES.get(info.dtype)
         if kind is None:
             raise ValueError(
                 f"{self.path}: tensor {name!r} has type {shown(info.dtype)}, which Pelton cannot read yet; "
-                f"readable: {', '.join(_TYPES)}"
+                f"readable: {', '.join(PLAIN_TYPES)}"
             )
         values = np.frombuffer(self._file.data, kind.block, math.prod(info.shape), info.offset)
         return np.require(kind.dequantize(values), requirements="A").reshape(info.shape)
@@ -90,7 +90,7 @@ class SafetensorsFile:
         # Not the product itself: beside a size of zero, the others would go unchecked.
         if len(shape) > _MAX_DIMENSIONS or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
             self._file.fail(f"tensor {name!r} has more than {_MAX_DIMENSIONS} dimensions or {_MAX_ELEMENTS} elements")
-        if dtype in _TYPES and math.prod(shape) * _TYPES[dtype].block.itemsize != end - begin:
+        if dtype in PLAIN_TYPES and math.prod(shape) * PLAIN_TYPES[dtype].block.itemsize != end - begin:
             self._file.fail(f"tensor {name!r} has {end - begin} bytes, which do not fit {dtype} {shape}")
         return TensorInfo(dtype, tuple(shape), begin, end - begin)
 

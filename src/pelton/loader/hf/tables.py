@@ -4,10 +4,9 @@ An absent key has the default of the class in transformers, if files in the wild
 otherwise.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pelton.loader.foreign_config import (
+from pelton.loader.config_table import (
     ConfigTable,
     Derive,
     Fields,
@@ -22,9 +21,9 @@ from pelton.loader.foreign_config import (
     periodic_windows,
     size,
 )
-from pelton.loader.foreign_names import shown
-from pelton.loader.foreign_rope import context_length, gemma3_context_length
-from pelton.loader.hf.rope import LAYER_ROPE_KEYS, ROPE_KEYS, read_layer_ropes, read_rope
+from pelton.loader.hf.rope import LAYER_ROPES, ONE_ROPE, RopeReader
+from pelton.loader.messages import shown
+from pelton.loader.rope import context_length, gemma3_context_length
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class HFClass:
     """Key of Pelton's model registry."""
     model_type: str
     table: ConfigTable
-    read_rope: Callable[[Mapping[str, object], Fields], Fields] = read_rope
+    rope: RopeReader = ONE_ROPE
 
 
 _PROVENANCE = {
-    "_commit_hash", "_name_or_path", "architectures", "auto_map", "is_llama_config", "model_type", "name_or_path",
-    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version",
+    "_commit_hash", "_name_or_path", "is_llama_config", "name_or_path", "transformers.js_config",
+    "transformers_version", "unsloth_fixed", "unsloth_version",
 }  # fmt: skip
 _IMPLEMENTATION = {
     "_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "attn_implementation",
@@ -56,8 +55,8 @@ _OUTPUTS = {
     "use_return_dict",
 }  # fmt: skip
 _TOKENS = {
-    "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "prefix", "sep_token_id",
-    "tokenizer_class", "unk_token_id",
+    "bos_token_id", "decoder_start_token_id", "pad_token_id", "prefix", "sep_token_id", "tokenizer_class",
+    "unk_token_id",
 }  # fmt: skip
 _OTHER_MODELS = {
     "cross_attention_hidden_size", "is_decoder", "task_specific_params", "tie_encoder_decoder",
@@ -70,12 +69,11 @@ _GENERATION = {
     "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
 }  # fmt: skip
 """Defaults of another library's sampling, which transformers 4 kept with the model."""
-QUANTIZATION_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
-"""Refused before any table is consulted, unless they are null, like `auto_map`."""
+_HARMLESS = frozenset(_PROVENANCE | _IMPLEMENTATION | _TRAINING | _OUTPUTS | _TOKENS | _OTHER_MODELS | _GENERATION)
 
-_HARMLESS = frozenset(
-    _PROVENANCE | _IMPLEMENTATION | _TRAINING | _OUTPUTS | _TOKENS | _OTHER_MODELS | _GENERATION | QUANTIZATION_KEYS
-)
+QUANTIZATION_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
+_READ_ELSEWHERE = QUANTIZATION_KEYS | {"architectures", "auto_map", "eos_token_id", "model_type"}
+"""What `hf/config.py` reads itself."""
 
 _FIXED: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
@@ -160,54 +158,58 @@ _DERIVED: dict[str, Derive] = {
     "max_position_embeddings": context_length,
 }
 
+_LAYER_TYPES = optional("layer_types", _layer_types)
 _ATTENTION_BIAS = Key("attention_bias", flag, constant(False))
 _MLP_BIAS = Key("mlp_bias", flag, constant(False))
-_QWEN_WINDOW_FIELDS = {
+_WINDOW = Key("sliding_window", size, default=constant(4096), null=constant(None))
+_QWEN_WINDOW_INPUTS = {
     "use_sliding_window": Key("use_sliding_window", flag, constant(False)),
-    "sliding_window": Key("sliding_window", size, default=constant(4096), null=constant(None)),
+    "sliding_window": _WINDOW,
     "max_window_layers": Key("max_window_layers", count, constant(28)),
-    "layer_types": optional("layer_types", _layer_types),
+    "layer_types": _LAYER_TYPES,
 }
 
 _LLAMA = ConfigTable(
-    fields=_FIELDS
-    | {
-        "attention_bias": _ATTENTION_BIAS,
-        "mlp_bias": _MLP_BIAS,
-        "layer_types": optional("layer_types", _layer_types),
-    },
+    fields=_FIELDS | {"attention_bias": _ATTENTION_BIAS, "mlp_bias": _MLP_BIAS},
+    inputs={"layer_types": _LAYER_TYPES},
     derived=_DERIVED | {"attention_output_bias": _bias_of_attention, "layer_windows": _no_windows},
     # Of the time of Llama 1.
     same_as={"max_sequence_length": "max_position_embeddings"},
     fixed=_FIXED | _SILU | {"rope_interleaved": (False,), "sliding_window": (None,)},
-    harmless=_HARMLESS | ROPE_KEYS,
+    harmless=_HARMLESS,
+    read_elsewhere=_READ_ELSEWHERE,
 )
 _MISTRAL = ConfigTable(
     fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(8), null=_same_heads),
-        "sliding_window": Key("sliding_window", size, default=constant(4096), null=constant(None)),
     },
+    inputs={"sliding_window": _WINDOW},
     derived=_DERIVED | {"layer_windows": _same_window},
     fixed=_FIXED | _SILU | {"attention_bias": (False,), "mlp_bias": (False,), "layer_types": (None,)},
-    harmless=_HARMLESS | ROPE_KEYS,
+    harmless=_HARMLESS,
+    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
 _QWEN2 = ConfigTable(
-    fields=_FIELDS | _QWEN_WINDOW_FIELDS | {
+    fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(32), null=_same_heads),
     },
+    inputs=_QWEN_WINDOW_INPUTS,
     derived=_DERIVED | {"layer_windows": _qwen_windows, "attention_bias": constant(True)},
     fixed=_FIXED | _SILU | {"attention_bias": (True,), "mlp_bias": (False,), "use_mrope": (False,)},
-    harmless=_HARMLESS | ROPE_KEYS,
+    harmless=_HARMLESS,
+    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
 _QWEN3 = ConfigTable(
-    fields=_FIELDS | _QWEN_WINDOW_FIELDS | {
+    fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(32), null=_same_heads),
         "head_size": Key("head_dim", size, constant(128)),
         "attention_bias": _ATTENTION_BIAS,
     },
+    inputs=_QWEN_WINDOW_INPUTS,
     derived=_DERIVED | {"layer_windows": _qwen_windows, "attention_output_bias": _bias_of_attention},
     fixed=_FIXED | _SILU | {"mlp_bias": (False,), "use_mrope": (False,)},
-    harmless=_HARMLESS | ROPE_KEYS,
+    harmless=_HARMLESS,
+    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
 _GEMMA3 = ConfigTable(
     # The larger models' files rely on these defaults.
@@ -222,9 +224,11 @@ _GEMMA3 = ConfigTable(
         "attention_bias": _ATTENTION_BIAS,
         "attention_softcap": optional("attn_logit_softcapping", number),
         "logit_softcap": optional("final_logit_softcapping", number),
+    },
+    inputs={
         "query_scalar": Key("query_pre_attn_scalar", number, constant(256.0)),
-        "sliding_window": Key("sliding_window", size, default=constant(4096), null=constant(None)),
-        "layer_types": optional("layer_types", _layer_types),
+        "sliding_window": _WINDOW,
+        "layer_types": _LAYER_TYPES,
         "pattern": optional("sliding_window_pattern", size),
         "old_pattern": optional("_sliding_window_pattern", size),
     },
@@ -240,7 +244,8 @@ _GEMMA3 = ConfigTable(
         "mlp_bias": (False,),
         "use_bidirectional_attention": (False, None),
     },
-    harmless=_HARMLESS | LAYER_ROPE_KEYS,
+    harmless=_HARMLESS,
+    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
 
 HF_CLASSES = {
@@ -248,6 +253,6 @@ HF_CLASSES = {
     "MistralForCausalLM": HFClass("llama", "mistral", _MISTRAL),
     "Qwen2ForCausalLM": HFClass("qwen2", "qwen2", _QWEN2),
     "Qwen3ForCausalLM": HFClass("qwen3", "qwen3", _QWEN3),
-    "Gemma3ForCausalLM": HFClass("gemma3", "gemma3_text", _GEMMA3, read_layer_ropes),
+    "Gemma3ForCausalLM": HFClass("gemma3", "gemma3_text", _GEMMA3, LAYER_ROPES),
 }
 """Name in `architectures` -> how to read it."""

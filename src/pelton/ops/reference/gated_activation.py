@@ -1,10 +1,13 @@
 """Activations of gated feed-forward layers (Shazeer 2020, arXiv:2002.05202)."""
 
+from typing import Literal, get_args
+
 import numpy as np
 
 from pelton.ops.arrays import Float32
 
-ACTIVATIONS = ("silu", "gelu_tanh")
+Activation = Literal["silu", "gelu_tanh"]
+ACTIVATIONS = get_args(Activation)
 _LARGEST_EXPONENT = 88.0
 """exp of more overflows float32. Clamped there, an activation is off by less than 1e-35."""
 _LARGEST_CUBE = np.float32(1000.0)
@@ -13,7 +16,7 @@ _GELU_SLOPE = np.float32(2.0 * np.sqrt(2.0 / np.pi))
 _GELU_CUBIC = np.float32(0.044715)
 
 
-def gated_activation(gate_up: Float32, activation: str, out: Float32) -> None:
+def gated_activation(gate_up: Float32, activation: Activation, out: Float32) -> None:
     """gate_up [T, 2I] -> out [T, I] = activation(gate) * up.
 
     silu(x) = x / (1 + exp(-x)). gelu_tanh(x) = x / 2 * (1 + tanh(z)) with z = sqrt(2 / pi) * (x + 0.044715 * x**3)

@@ -4,6 +4,7 @@ import numpy as np
 
 from pelton.ops.arrays import Float32, Int64
 from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.qk_norm import QKNorm
 from pelton.ops.reference.rms_norm import rms_norm
 
 
@@ -13,15 +14,12 @@ def rope_and_cache(
     sin: Float32,
     slot_mapping: Int64,
     cache: KVCacheLayer,
-    q_norm: Float32 | None,
-    k_norm: Float32 | None,
-    eps: float,
+    norms: QKNorm | None,
     out: Float32,
 ) -> None:
     """Normalise and rotate queries and keys; give back the queries, write keys and values to their slots.
 
     qkv [T, (H + 2K) * D], cos and sin [T, D / 2], slot_mapping [T] -> out [T, H * D].
-    `q_norm` and `k_norm` [D] are the weights of an `rms_norm` over each head, with `eps`; None for no norm.
     Dimension i of a head rotates with dimension i + D / 2, as in Hugging Face's checkpoints.
     """
     num_tokens, half = cos.shape
@@ -29,10 +27,10 @@ def rope_and_cache(
     num_heads = heads.shape[1] - 2 * cache.num_kv_heads
     num_rotated = num_heads + cache.num_kv_heads
     straight = heads[:, :num_rotated]
-    if q_norm is not None and k_norm is not None:
+    if norms is not None:
         straight = np.empty((num_tokens, num_rotated, 2 * half), np.float32)
-        rms_norm(heads[:, :num_heads], q_norm, eps, None, straight[:, :num_heads])
-        rms_norm(heads[:, num_heads:num_rotated], k_norm, eps, None, straight[:, num_heads:])
+        rms_norm(heads[:, :num_heads], norms.q, norms.eps, None, straight[:, :num_heads])
+        rms_norm(heads[:, num_heads:num_rotated], norms.k, norms.eps, None, straight[:, num_heads:])
     first, second = straight[:, :, :half], straight[:, :, half:]
     c, s = cos[:, None], sin[:, None]
 

@@ -3,10 +3,11 @@
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from pelton.loader.foreign_names import shown
+from pelton.loader.gguf.vocabulary_keys import PREFIX
+from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.gguf.pre_tokenizers import PRE_TOKENIZATIONS, PreTokenization
-from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary
+from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary
 
 
 def pre_tokenization(vocabulary: GGUFVocabulary) -> PreTokenization:

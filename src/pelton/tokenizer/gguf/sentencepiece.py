@@ -7,9 +7,10 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
-from pelton.loader.foreign_names import shown
+from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
+from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, TokenType
+from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space in these vocabularies."""
@@ -81,7 +82,8 @@ def _normalizer(prefix_space: bool, remove_extra_whitespaces: bool) -> normalize
     """Between two special tokens: the space before a text, and spaces as these vocabularies write them."""
     steps: list[normalizers.Normalizer] = []
     if remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        # In this order: at most one space is left at either end, and the search stays linear.
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
     if prefix_space:
         steps.append(normalizers.Prepend(_SPACE))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])

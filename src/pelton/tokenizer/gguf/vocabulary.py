@@ -2,31 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken
 
-from pelton.loader.foreign_names import shown
 from pelton.loader.gguf.file import MetadataValue
-
-PREFIX = "tokenizer.ggml."
+from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
+from pelton.loader.messages import shown
 
 _MAX_TOKEN_LENGTH = 1024
 """In characters. Work grows with its square; the longest tokens of real vocabularies have 512."""
-
-
-class TokenType(IntEnum):
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
 _SPELLED_OUT = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
 
 

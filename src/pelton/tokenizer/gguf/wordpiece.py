@@ -3,9 +3,10 @@
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from pelton.loader.foreign_names import shown
+from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
+from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.gguf.vocabulary import PREFIX, GGUFVocabulary, TokenType
+from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary
 
 _PRE_TOKENIZERS = ("default", "bert-bge", "bert-bge-large", "jina-v2-en")
 """All cut at spaces and punctuation; what differs is said by other keys."""

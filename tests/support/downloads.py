@@ -23,5 +23,5 @@ def mistral_file(name: str) -> Path:
 
 def _existing(path: Path) -> Path:
     # A failure, and not a skip: nobody may believe that these tests have run.
-    assert path.is_file(), f"{path} is missing; fetch it with: {sys.executable} scripts/test_data.py {FOLDER}"
+    assert path.is_file(), f"{path} is missing; fetch it with: {sys.executable} scripts/fetch_test_data.py {FOLDER}"
     return path

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pelton.loader.foreign_names import check_name, shown
+from pelton.loader.messages import check_name, shown
 
 
 def nested(depth: int) -> list[Any]:

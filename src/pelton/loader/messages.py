@@ -1,9 +1,11 @@
 """Names and values that come from files of others, in messages."""
 
 import reprlib
+from collections.abc import Sequence
 
 _MAX_NAME = 256
 _MAX_SHOWN = 120
+_MAX_LISTED = 8
 _MAX_TEXT = 300
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
@@ -26,3 +28,9 @@ def shown(value: object) -> str:
     """A value from a file, for a message: on one line, printable, not long, however large or deeply nested it is."""
     text = _REPR.repr(value)
     return " ".join(text.split()) if len(text) <= _MAX_SHOWN else f"{' '.join(text[:_MAX_SHOWN].split())}..."
+
+
+def listed(entries: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(entries) - _MAX_LISTED
+    return ", ".join(map(one_line, entries[:_MAX_LISTED])) + (f" and {more} more" if more > 0 else "")

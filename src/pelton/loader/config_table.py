@@ -10,34 +10,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pelton.config import DecoderConfig
-from pelton.loader.foreign_names import shown
+from pelton.loader.messages import shown
 
 Fields = dict[str, Any]
-"""What was read: fields of `DecoderConfig`, and those that others are derived from."""
+"""What was read: fields of `DecoderConfig`, and the inputs that others are derived from."""
 
 Derive = Callable[[Fields], Any]
-"""A value that follows from fields. Raises ValueError where it cannot."""
+"""A value that follows from what was read. Raises ValueError where it cannot."""
 
-_LARGE = 1e30
-"""Far beyond every honest constant, and finite in float32."""
+_SMALL, _LARGE = 1e-30, 1e30
+"""Far beyond every honest constant; they and their inverses are normal numbers in float32."""
 _LARGE_SIZE = 2**40
 """Far beyond every honest size, and exact in a float."""
 _MAX_POSITIONS = 2**24
 """Rotary angles are products of float32 positions, which are exact up to here."""
+_MAX_LAYERS = 1000
+"""Tuples of this length, and as many layers, are made before anything is compared with the tensors: 6 MB at most."""
 _MAX_KEY_NAMES = 300
 _CONFIG_FIELDS = frozenset(declared.name for declared in dataclasses.fields(DecoderConfig))
 
 
 @dataclass(frozen=True)
 class Key:
-    """Where one field comes from."""
+    """Where one field or input comes from."""
 
     name: str
     """The checkpoint's name of it."""
     convert: Callable[[str, object], Any]
-    """Name and value -> the field. Raises ValueError that names the key."""
+    """Name and value -> what is read. Raises ValueError that names the key."""
     default: Derive | None = None
-    """The value of an absent key, from the fields above it in the table. Without one, the key is required."""
+    """The value of an absent key, from what stands above it in the table. Without one, the key is required."""
     null: Derive | None = None
     """The value of a null. Without one, a null is refused."""
 
@@ -46,16 +48,25 @@ class Key:
 class ConfigTable:
     """All keys that the configuration of one architecture may have."""
 
-    fields: Mapping[str, Key]
-    """Field -> key. Later entries may default to earlier ones."""
+    fields: Mapping[str, Key] = field(default_factory=dict)
+    """Field of `DecoderConfig` -> key. Later entries may default to earlier ones."""
+    inputs: Mapping[str, Key] = field(default_factory=dict)
+    """The same for what is read only because something is derived from it. Fields come first."""
     derived: Mapping[str, Derive] = field(default_factory=dict)
-    """Field of `DecoderConfig` -> how it follows from all that was read. It replaces a field of the same name."""
+    """Field of `DecoderConfig` -> how it follows from all that was read. It replaces one that was read."""
     same_as: Mapping[str, str] = field(default_factory=dict)
-    """Key -> the field whose value it must repeat."""
+    """Key -> the field or input whose value it must repeat."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     """Key -> the only values that Pelton implements, the usual one first."""
     harmless: frozenset[str] = frozenset()
-    """Keys that do not change what an inference engine computes, or that are read elsewhere."""
+    """Keys that do not change what an inference engine computes."""
+    read_elsewhere: frozenset[str] = frozenset()
+    """Keys that other code reads."""
+
+    def __post_init__(self) -> None:
+        assert _CONFIG_FIELDS.issuperset({*self.fields, *self.derived}), "no field of DecoderConfig"
+        assert _CONFIG_FIELDS.isdisjoint(self.inputs), "a field among the inputs"
+        assert set(self.same_as.values()) <= {*self.fields, *self.inputs}, "nothing to be the same as"
 
 
 def constant(value: object) -> Derive:
@@ -107,12 +118,12 @@ def flag(name: str, value: object) -> bool:
 
 
 def number(name: str, value: object) -> float:
-    """A positive number that float32 holds."""
+    """A positive number that neither overflows nor vanishes in float32."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {shown(value)}")
-    if 0.0 < value < _LARGE:
+    if _SMALL <= value <= _LARGE:
         return float(value)
-    raise ValueError(f"{name} must be positive and finite, got {shown(value)}")
+    raise ValueError(f"{name} must be positive, from {_SMALL:g} to {_LARGE:g}, got {shown(value)}")
 
 
 def size(name: str, value: object) -> int:
@@ -124,23 +135,25 @@ def count(name: str, value: object) -> int:
 
 
 def read_fields(foreign: Mapping[str, object], table: ConfigTable, known: Fields | None = None) -> Fields:
-    """The fields that `table` lists, on top of those that are `known` already.
+    """The fields and inputs that `table` lists, on top of those that are `known` already.
 
     Raises ValueError that names the key: unknown, missing, of the wrong type, or not implemented.
     """
-    names = {key.name for key in table.fields.values()}
-    unknown = set(foreign) - names - set(table.same_as) - set(table.fixed) - table.harmless
+    keys = {**table.fields, **table.inputs}
+    names = {key.name for key in keys.values()}
+    unknown = set(foreign) - names - set(table.same_as) - set(table.fixed) - table.harmless - table.read_elsewhere
     if unknown:
         first = min(unknown)
         raise ValueError(
             f"Pelton does not know the key {key_names(unknown)}, so it cannot honour it "
-            f"({key_names([first])} is {shown(foreign[first])}); if it changes nothing that the model computes, take it out"
+            f"({key_names([first])} is {shown(foreign[first])}); "
+            "if it changes nothing that the model computes, take it out"
         )
     for name, values in table.fixed.items():
         if name in foreign and not any(is_same(foreign[name], value) for value in values):
             raise ValueError(f"{name} is {shown(foreign[name])}, and Pelton implements only {values[0]!r}")
     fields = dict(known or {})
-    for result, key in table.fields.items():
+    for result, key in keys.items():
         fields[result] = _read_field(foreign, key, fields)
     for name, result in table.same_as.items():
         if foreign.get(name) is not None and not is_same(foreign[name], fields[result]):
@@ -148,20 +161,13 @@ def read_fields(foreign: Mapping[str, object], table: ConfigTable, known: Fields
     return fields
 
 
-def build_config(
-    architecture: str,
-    table: ConfigTable,
-    fields: Fields,
-    num_tensors: int,
-) -> DecoderConfig:
+def build_config(architecture: str, table: ConfigTable, fields: Fields) -> DecoderConfig:
     """Derive what is left and check the whole. End-of-sequence tokens are told elsewhere, and come later.
 
-    Raises ValueError for values that cannot be true of this checkpoint.
+    Raises ValueError for values that cannot be true.
     """
-    num_layers = fields["num_layers"]
-    # First, since tuples of this length follow.
-    if num_layers > num_tensors:
-        raise ValueError(f"{num_layers} layers are announced, but there are only {num_tensors} tensors")
+    if fields["num_layers"] > _MAX_LAYERS:
+        raise ValueError(f"{fields['num_layers']} layers are announced, and Pelton builds up to {_MAX_LAYERS}")
     complete = {**fields, **{name: derive(fields) for name, derive in table.derived.items()}}
     if complete["max_position_embeddings"] > _MAX_POSITIONS:
         raise ValueError(
@@ -171,7 +177,7 @@ def build_config(
     return DecoderConfig(
         architecture=architecture,
         eos_token_ids=(),
-        **{name: value for name, value in complete.items() if name in _CONFIG_FIELDS},
+        **{name: value for name, value in complete.items() if name not in table.inputs},
     )
 
 
