@@ -1,7 +1,9 @@
 """Names and values that come from files of others, in messages."""
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 _MAX_NAME = 256
 _MAX_SHOWN = 120
@@ -15,6 +17,15 @@ def check_name(name: str) -> None:
     """Refuse names that would make the messages unreadable which show them, with a ValueError that says no file."""
     if len(name) > _MAX_NAME or not name.isprintable():
         raise ValueError(f"the name {shown(name)} is longer than {_MAX_NAME} characters, or not printable")
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Put the path before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def one_line(text: str) -> str:

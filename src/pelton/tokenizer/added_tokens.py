@@ -14,6 +14,11 @@ _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
+def token_content(token: object) -> object:
+    """A token stands in these files as a string, or as an object with the string as its content."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
 def with_added_tokens(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> tokenizers.Tokenizer:
@@ -74,7 +79,7 @@ def _more_special_tokens(config: Mapping[str, Any]) -> list[str]:
         if not isinstance(entries, list):
             raise ValueError(f"{key} must be a list of tokens, got {shown(value)}")
         for entry in entries:
-            content = entry.get("content") if isinstance(entry, dict) else entry
+            content = token_content(entry)
             if not isinstance(content, str):
                 raise ValueError(f"{key} must hold strings or objects with a content, got {shown(entry)}")
             contents.append(content)

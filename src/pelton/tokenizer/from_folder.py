@@ -1,17 +1,17 @@
 """The tokenizer of a Hugging Face folder: tokenizer.json, and the files beside it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from pelton.loader.hf.folder import SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG
-from pelton.loader.messages import shown
+from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json, read_text
-from pelton.tokenizer.added_tokens import with_added_tokens
+from pelton.tokenizer.added_tokens import token_content, with_added_tokens
 from pelton.tokenizer.backend_errors import backend_errors
+from pelton.tokenizer.component_parts import component_parts
 from pelton.tokenizer.folder_templates import folder_templates
 from pelton.tokenizer.post_processor import surrounding_ids
 from pelton.tokenizer.tokenizer import Tokenizer
@@ -27,15 +27,15 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     path, config_path, map_path = folder / TOKENIZER, folder / TOKENIZER_CONFIG, folder / SPECIAL_TOKENS_MAP
     backend = _backend(path)
     config, roles = (read_json(file) if is_there(file) else {} for file in (config_path, map_path))
-    with _in_file(map_path):
+    with in_file(map_path):
         special_tokens = _special_tokens(roles)
-    with _in_file(config_path):
+    with in_file(config_path):
         _check_config(backend, config)
         special_tokens |= _special_tokens(config)
         backend = with_added_tokens(backend, config, special_tokens)
-    with _in_file(path):
+    with in_file(path):
         prefix, suffix = surrounding_ids(backend)
-    with _in_file(config_path):
+    with in_file(config_path):
         prefix = _with_token(backend, prefix, "bos_token", config, special_tokens)
         suffix = _with_token(backend, suffix, "eos_token", config, special_tokens)
     template, named_templates = folder_templates(folder, config)
@@ -47,14 +47,6 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         chat_template=template,
         named_templates=named_templates,
     )
-
-
-@contextmanager
-def _in_file(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
@@ -79,17 +71,18 @@ def _check_config(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> N
         raise ValueError("auto_map asks to run code from the checkpoint, which Pelton never does")
     if config.get("split_special_tokens"):
         raise ValueError("split_special_tokens is set, and Pelton always takes special tokens whole")
-    pre_tokenizer = repr(backend.pre_tokenizer)
-    if config.get("add_prefix_space") and "ByteLevel" in pre_tokenizer and "add_prefix_space=True" not in pre_tokenizer:
+    parts = component_parts(backend.pre_tokenizer)
+    byte_level = any(part["type"] == "ByteLevel" for part in parts)
+    if config.get("add_prefix_space") and byte_level and not any(part.get("add_prefix_space") for part in parts):
         raise ValueError("add_prefix_space is set, and the byte-level pre-tokenizer of tokenizer.json does not do it")
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Role -> token; each is a string, or an object with the string as its content."""
+    """Role -> token."""
     tokens = {}
     for role in _ROLES:
         value = config.get(role)
-        content = value.get("content") if isinstance(value, dict) else value
+        content = token_content(value)
         if isinstance(content, str):
             tokens[role] = content
         elif value is not None:

@@ -1,6 +1,7 @@
 """The tokenizer that belongs to a checkpoint."""
 
 from pelton.loader import Checkpoint, GGUFCheckpoint
+from pelton.loader.messages import in_file
 from pelton.tokenizer.from_folder import tokenizer_from_folder
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
 from pelton.tokenizer.tokenizer import Tokenizer
@@ -9,8 +10,6 @@ from pelton.tokenizer.tokenizer import Tokenizer
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """Raises ValueError that names the file and what is missing, wrong or not implemented."""
     if isinstance(checkpoint, GGUFCheckpoint):
-        try:
+        with in_file(checkpoint.path):
             return tokenizer_from_gguf(checkpoint.metadata)
-        except ValueError as error:
-            raise ValueError(f"{checkpoint.path}: {error}") from None
     return tokenizer_from_folder(checkpoint.path)

@@ -1,33 +1,25 @@
 """What the post-processor of a tokenizer.json puts around a text."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
 
 from pelton.loader.messages import shown
+from pelton.tokenizer.component_parts import component_parts
 
 
 def surrounding_ids(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """Ids before and after a text. Raises ValueError for a post-processor that Pelton does not know."""
     prefix: list[int] = []
     suffix: list[int] = []
-    processor = backend.post_processor
-    state = {"type": "Sequence", "processors": []} if processor is None else json.loads(processor.__getstate__())
-    for part in _flat(state):
+    for part in component_parts(backend.post_processor):
         before, after = _around(part)
         prefix, suffix = before + prefix, suffix + after
     for token_id in prefix + suffix:
         if backend.id_to_token(token_id) is None:
             raise ValueError(f"post_processor puts token {token_id} around a text, which the vocabulary has not")
     return prefix, suffix
-
-
-def _flat(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    if state["type"] != "Sequence":
-        return [state]
-    return [part for processor in state["processors"] for part in _flat(processor)]
 
 
 def _around(state: Mapping[str, Any]) -> tuple[list[int], list[int]]:

@@ -13,7 +13,7 @@ from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.rope import SCALING_PREFIX, read_rope
 from pelton.loader.gguf.tables import GGUF_ARCHITECTURES
 from pelton.loader.gguf.vocabulary_keys import TOKENS
-from pelton.loader.messages import shown
+from pelton.loader.messages import in_file, shown
 
 _GENERAL_FIXED = {"general.type": "model", "general.quantization_version": 2}
 _ADAPTER_PREFIX = "adapter."
@@ -24,10 +24,8 @@ _OUTPUT_HEAD = "output.weight"
 
 def read_gguf_config(path: Path, metadata: Mapping[str, MetadataValue], tensor_names: Collection[str]) -> DecoderConfig:
     """Raises ValueError that names the file and the key that is missing, wrong or not implemented."""
-    try:
+    with in_file(path):
         return _read(metadata, tensor_names)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _read(metadata: Mapping[str, MetadataValue], tensor_names: Collection[str]) -> DecoderConfig:

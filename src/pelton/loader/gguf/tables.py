@@ -7,7 +7,6 @@ import numpy as np
 
 from pelton.loader.config_table import (
     ConfigTable,
-    Derive,
     Fields,
     Key,
     constant,
@@ -18,8 +17,9 @@ from pelton.loader.config_table import (
     periodic_windows,
     size,
 )
+from pelton.loader.derived import DERIVED
 from pelton.loader.messages import shown
-from pelton.loader.rope import context_length, gemma3_context_length
+from pelton.loader.rope import gemma3_context_length
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,6 @@ _FIELDS = {
     "max_position_embeddings": Key("context_length", size),
 }
 _INPUTS = {"rope_theta": Key("rope.freq_base", number, constant(10_000.0))}
-_DERIVED: dict[str, Derive] = {
-    "attention_scale": lambda fields: fields["head_size"] ** -0.5,
-    "layer_windows": full_attention,
-    "max_position_embeddings": context_length,
-}
 _SAME_AS = {"attention.value_length": "head_size", "rope.dimension_count": "head_size"}
 _FIXED: dict[str, tuple[object, ...]] = {"attention.causal": (True,)}
 
@@ -88,7 +83,7 @@ GGUF_ARCHITECTURES = {
         ConfigTable(
             fields=_FIELDS,
             inputs=_INPUTS,
-            derived=_DERIVED,
+            derived=DERIVED,
             same_as=_SAME_AS,
             fixed=_FIXED | {
                 "expert_count": (0,),
@@ -103,13 +98,13 @@ GGUF_ARCHITECTURES = {
         ConfigTable(
             fields=_FIELDS,
             inputs=_INPUTS,
-            derived=_DERIVED | {"attention_bias": constant(True)},
+            derived=DERIVED | {"attention_bias": constant(True)},
             same_as=_SAME_AS,
             fixed=_FIXED,
         )
     ),
     "qwen3": GGUFArchitecture(
-        ConfigTable(fields=_FIELDS, inputs=_INPUTS, derived=_DERIVED, same_as=_SAME_AS, fixed=_FIXED),
+        ConfigTable(fields=_FIELDS, inputs=_INPUTS, derived=DERIVED, same_as=_SAME_AS, fixed=_FIXED),
         biases=_ATTENTION_BIASES,
     ),
     "gemma3": GGUFArchitecture(
@@ -124,7 +119,7 @@ GGUF_ARCHITECTURES = {
                 "sliding_window": optional("attention.sliding_window", size),
                 "pattern": Key("attention.sliding_window_pattern", _pattern, constant(6)),
             },
-            derived=_DERIVED | {
+            derived=DERIVED | {
                 "attention_scale": _gemma3_scale,
                 "layer_windows": _gemma3_windows,
                 "max_position_embeddings": gemma3_context_length,

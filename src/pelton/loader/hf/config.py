@@ -1,8 +1,7 @@
 """config.json of a Hugging Face folder -> `DecoderConfig`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from pelton.config import DecoderConfig
 from pelton.loader.config_table import build_config, check_eos_token_ids, read_fields
 from pelton.loader.hf.folder import CONFIG, GENERATION_CONFIG
 from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
-from pelton.loader.messages import shown
+from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json
 
 
@@ -22,21 +21,12 @@ def read_hf_config(folder: Path) -> DecoderConfig:
     config = read_json(path)
     generation_path = folder / GENERATION_CONFIG
     generation = read_json(generation_path) if is_there(generation_path) else {}
-    with _named(path):
+    with in_file(path):
         decoder = _read(config)
         token_ids = _eos_token_ids(config, decoder.vocab_size)
-    with _named(generation_path):
+    with in_file(generation_path):
         token_ids |= _eos_token_ids(generation, decoder.vocab_size)
     return dataclasses.replace(decoder, eos_token_ids=tuple(sorted(token_ids)))
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Put the path before the message of a ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _read(config: Mapping[str, Any]) -> DecoderConfig:

@@ -5,10 +5,10 @@ otherwise.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from pelton.loader.config_table import (
     ConfigTable,
-    Derive,
     Fields,
     Key,
     constant,
@@ -21,9 +21,10 @@ from pelton.loader.config_table import (
     periodic_windows,
     size,
 )
+from pelton.loader.derived import DERIVED
 from pelton.loader.hf.rope import LAYER_ROPES, ONE_ROPE, RopeReader
 from pelton.loader.messages import shown
-from pelton.loader.rope import context_length, gemma3_context_length
+from pelton.loader.rope import gemma3_context_length
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,6 @@ _FIELDS = {
     "max_position_embeddings": Key("max_position_embeddings", size),
     "tie_word_embeddings": Key("tie_word_embeddings", flag, constant(False)),
 }
-_DERIVED: dict[str, Derive] = {
-    "attention_scale": lambda fields: fields["head_size"] ** -0.5,
-    "layer_windows": full_attention,
-    "max_position_embeddings": context_length,
-}
 
 _LAYER_TYPES = optional("layer_types", _layer_types)
 _ATTENTION_BIAS = Key("attention_bias", flag, constant(False))
@@ -169,49 +165,43 @@ _QWEN_WINDOW_INPUTS = {
     "layer_types": _LAYER_TYPES,
 }
 
-_LLAMA = ConfigTable(
+_table = partial(ConfigTable, harmless=_HARMLESS, read_elsewhere=_READ_ELSEWHERE)
+
+_LLAMA = _table(
     fields=_FIELDS | {"attention_bias": _ATTENTION_BIAS, "mlp_bias": _MLP_BIAS},
     inputs={"layer_types": _LAYER_TYPES},
-    derived=_DERIVED | {"attention_output_bias": _bias_of_attention, "layer_windows": _no_windows},
+    derived=DERIVED | {"attention_output_bias": _bias_of_attention, "layer_windows": _no_windows},
     # Of the time of Llama 1.
     same_as={"max_sequence_length": "max_position_embeddings"},
     fixed=_FIXED | _SILU | {"rope_interleaved": (False,), "sliding_window": (None,)},
-    harmless=_HARMLESS,
-    read_elsewhere=_READ_ELSEWHERE,
 )
-_MISTRAL = ConfigTable(
+_MISTRAL = _table(
     fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(8), null=_same_heads),
     },
     inputs={"sliding_window": _WINDOW},
-    derived=_DERIVED | {"layer_windows": _same_window},
+    derived=DERIVED | {"layer_windows": _same_window},
     fixed=_FIXED | _SILU | {"attention_bias": (False,), "mlp_bias": (False,), "layer_types": (None,)},
-    harmless=_HARMLESS,
-    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
-_QWEN2 = ConfigTable(
+_QWEN2 = _table(
     fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(32), null=_same_heads),
     },
     inputs=_QWEN_WINDOW_INPUTS,
-    derived=_DERIVED | {"layer_windows": _qwen_windows, "attention_bias": constant(True)},
+    derived=DERIVED | {"layer_windows": _qwen_windows, "attention_bias": constant(True)},
     fixed=_FIXED | _SILU | {"attention_bias": (True,), "mlp_bias": (False,), "use_mrope": (False,)},
-    harmless=_HARMLESS,
-    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
-_QWEN3 = ConfigTable(
+_QWEN3 = _table(
     fields=_FIELDS | {
         "num_kv_heads": Key("num_key_value_heads", size, default=constant(32), null=_same_heads),
         "head_size": Key("head_dim", size, constant(128)),
         "attention_bias": _ATTENTION_BIAS,
     },
     inputs=_QWEN_WINDOW_INPUTS,
-    derived=_DERIVED | {"layer_windows": _qwen_windows, "attention_output_bias": _bias_of_attention},
+    derived=DERIVED | {"layer_windows": _qwen_windows, "attention_output_bias": _bias_of_attention},
     fixed=_FIXED | _SILU | {"mlp_bias": (False,), "use_mrope": (False,)},
-    harmless=_HARMLESS,
-    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
-_GEMMA3 = ConfigTable(
+_GEMMA3 = _table(
     # The larger models' files rely on these defaults.
     fields=_FIELDS | {
         "vocab_size": Key("vocab_size", size, constant(262_208)),
@@ -232,7 +222,7 @@ _GEMMA3 = ConfigTable(
         "pattern": optional("sliding_window_pattern", size),
         "old_pattern": optional("_sliding_window_pattern", size),
     },
-    derived=_DERIVED | {
+    derived=DERIVED | {
         "attention_scale": lambda fields: fields["query_scalar"] ** -0.5,
         "attention_output_bias": _bias_of_attention,
         "layer_windows": _gemma3_windows,
@@ -244,8 +234,6 @@ _GEMMA3 = ConfigTable(
         "mlp_bias": (False,),
         "use_bidirectional_attention": (False, None),
     },
-    harmless=_HARMLESS,
-    read_elsewhere=_READ_ELSEWHERE,
 )  # fmt: skip
 
 HF_CLASSES = {
