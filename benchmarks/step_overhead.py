@@ -26,8 +26,10 @@ from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
 from pelton.executor import UniprocExecutor
 from pelton.loader import open_checkpoint
+from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
-from pelton.runner.model_runner import ModelRunner, SampledTokens
+from pelton.runner.model_runner import LogprobRows, ModelRunner, StepResults
+from pelton.runner.sampling_state import SamplingState
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 from pelton.tokenizer import load_tokenizer
 
@@ -46,19 +48,20 @@ class FakeModel:
         self._step = 0
         self.seconds = 0.0
 
-    def run(self, inputs: StepInputs) -> SampledTokens:
+    def run(self, inputs: StepInputs) -> StepResults:
         start = time.perf_counter()
         self._step += 1
         num = len(inputs.logits_rows)
         none = self._nothing[:num]
-        sampled = SampledTokens(self._tokens[self._step % 64, :num], none, none, none, none)
+        results = StepResults(self._tokens[self._step % 64, :num], LogprobRows(none, none, none, none))
         self.seconds = time.perf_counter() - start
-        return sampled
+        return results
 
 
 class FakeWorker:
     def __init__(self, args: EngineArgs, vocab_size: int) -> None:
         self._args = args
+        self._vocab_size = vocab_size
         self.model = FakeModel(vocab_size, args.scheduler.max_num_seqs)
 
     def kv_specs(self):
@@ -68,7 +71,9 @@ class FakeWorker:
         return 1 << 40
 
     def initialize(self, groups, num_blocks, max_model_len) -> None:
-        self._runner = ModelRunner(self.model, InputBatch(groups, self._args.scheduler.max_num_seqs, max_model_len))
+        max_num_seqs, processors = self._args.scheduler.max_num_seqs, CustomProcessors([])
+        sampling = SamplingState(max_num_seqs, self._vocab_size, processors)
+        self._runner = ModelRunner(self.model, InputBatch(groups, max_num_seqs, max_model_len, sampling), processors)
 
     def execute(self, step):
         return self._runner.execute(step)
@@ -113,8 +118,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--requests", type=int, nargs="+", default=list(AIMS_MS))
     parser.add_argument("--stream", action="store_true", help="emit an output for every token, as a server does")
+    parser.add_argument("--edits", action="store_true", help="requests with top-p, all penalties and a stop string")
     options = parser.parse_args()
+    edits = {
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "stop": ["\n\n\n\n\n"],
+    }
     params = SamplingParams(
+        **(edits if options.edits else {}),
         temperature=0.8,
         seed=1,
         max_tokens=options.steps + 100,

@@ -1,17 +1,24 @@
 """`LLM`: what it takes, what it refuses, and that it lives on after a mistake."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from pelton import LLM, SamplingParams
+from pelton.engine.chat import render_chat
 from pelton.llm import as_prompt_list
-from pelton.sampling_params import RequestOutputKind
+from pelton.sampling_params import BeamSearchParams, RequestOutputKind
 from tests.support.engines import core_of, trace_steps
-from tests.support.tiny_llama import CONTEXT_LENGTH, smollm2_tokenizer, tiny_llama
+from tests.support.tiny_llama import CONTEXT_LENGTH, smollm2_tokenizer, tiny_llama, write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
+BEAMS = BeamSearchParams(beam_width=2, max_tokens=4, ignore_eos=True)
+SKY = [{"role": "user", "content": "Why is the sky blue?"}]
+WATER = [*SKY, {"role": "assistant", "content": "Air."}, {"role": "user", "content": "And water?"}]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +94,26 @@ def test_no_prompts(llm):
 def test_default_parameters(llm):
     output = llm.generate([1], use_tqdm=False)[0]
     assert 1 <= len(output.outputs[0].token_ids) <= 16
+    assert llm.get_default_sampling_params() == SamplingParams()
+
+
+def test_the_models_own_default_parameters(tmp_path):
+    folder = write_tiny_llama(tmp_path)
+    defaults = {"temperature": 0.0, "max_new_tokens": 3, "do_sample": True, "eos_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(defaults))
+    llm = LLM(model=str(folder), max_model_len=64)
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.0, max_tokens=3)
+    assert llm.get_default_sampling_params() is not llm.get_default_sampling_params()
+    expected = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=3), use_tqdm=False)
+    for _ in range(2):
+        (output,) = llm.generate("Hello", use_tqdm=False)
+        assert output.outputs[0].token_ids == expected[0].outputs[0].token_ids
+        llm.get_default_sampling_params().max_tokens = 7
+    (output,) = llm.chat(SKY, use_tqdm=False)
+    assert len(output.outputs[0].token_ids) <= 3
+    given = llm.generate("Hello", SamplingParams(temperature=0, ignore_eos=True), use_tqdm=False)
+    assert len(given[0].outputs[0].token_ids) == 16, "parameters that are given are taken as they are"
+    assert LLM(model=str(folder), generation_config="none").get_default_sampling_params() == SamplingParams()
 
 
 def test_outputs_are_final_whatever_the_kind(llm, paris):
@@ -152,9 +179,8 @@ def test_one_bad_prompt_stops_all_before_any_runs(llm, paris, monkeypatch, bad, 
     assert_usable(llm, paris)
 
 
-@pytest.mark.parametrize("when", [1, 2, 5])
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_an_interrupt_leaves_nothing_running(llm, paris, monkeypatch, when, where):
+def interrupt(monkeypatch, llm, when, *, after=False):
+    """Let the `when`-th step from now on be interrupted. Returns the list of those that began."""
     worker = core_of(llm)._executor._worker
     execute, calls = worker.execute, []
 
@@ -162,13 +188,34 @@ def test_an_interrupt_leaves_nothing_running(llm, paris, monkeypatch, when, wher
         calls.append(step)
         if len(calls) != when:
             return execute(step)
-        if where == "after":
+        if after:
             execute(step)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(worker, "execute", interrupted)
+    return calls
+
+
+LONG = SamplingParams(max_tokens=20, ignore_eos=True)
+DOORS = {
+    "generate": lambda llm: llm.generate(["Hello", "The sun", "One"], LONG, use_tqdm=False),
+    "several choices": lambda llm: llm.generate(
+        ["Hello", "The sun"], SamplingParams(n=3, max_tokens=20, ignore_eos=True), use_tqdm=False
+    ),
+    "chat": lambda llm: llm.chat([SKY, SKY], LONG, use_tqdm=False),
+    "beam search": lambda llm: llm.beam_search(
+        ["Hello", "The sun"], BeamSearchParams(beam_width=2, max_tokens=20, ignore_eos=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("when", [1, 2, 5])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("door", DOORS)
+def test_an_interrupt_leaves_nothing_running(llm, paris, monkeypatch, door, when, after):
+    calls = interrupt(monkeypatch, llm, when, after=after)
     with pytest.raises(KeyboardInterrupt):
-        llm.generate(["Hello", "The sun", "One"], SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
+        DOORS[door](llm)
     assert len(calls) == when
     assert_empty(llm)
     assert_usable(llm, paris)
@@ -200,7 +247,7 @@ def test_a_failing_step_is_an_outcome_not_an_exception(llm, paris, monkeypatch):
         {"temperature": 1e38, "top_p": 1e-300},
         {"top_k": 10**9},
         {"max_tokens": 10**9},
-        {"stop": "x" * 1_000_000},
+        {"stop": ["x" * 512] * 64},
         {"logprobs": 20},
         {"stop_token_ids": [49151]},
     ],
@@ -234,8 +281,51 @@ def test_progress_goes_to_standard_error(llm, capsys):
     assert "tokens/s" in captured.err
 
 
+class Bar(tqdm):
+    """Keeps what it shows; two seconds have passed, always."""
+
+    shown: ClassVar[list[str]] = []
+
+    @property
+    def format_dict(self):
+        return super().format_dict | {"elapsed": 2.0}
+
+    def set_postfix_str(self, s="", refresh=True):
+        self.shown.append(s)
+
+
+def test_progress_counts_the_tokens_of_all_choices(llm):
+    params = SamplingParams(n=3, max_tokens=5, ignore_eos=True)
+    llm.generate([[1, 2, 3, 4]] * 2, params, use_tqdm=Bar)
+    assert Bar.shown == ["input 2.0 tokens/s, output 7.5 tokens/s", "input 4.0 tokens/s, output 15.0 tokens/s"]
+
+
+def test_a_bar_of_the_users_own(llm, capsys):
+    bars = []
+
+    def make_bar(**options):
+        bars.append(options)
+        return tqdm(**options)
+
+    llm.generate(["Hello", "The sun"], GREEDY, use_tqdm=make_bar)
+    llm.chat(SKY, GREEDY, use_tqdm=make_bar)
+    llm.beam_search(["Hello"] * 3, BEAMS, use_tqdm=make_bar)
+    assert [(bar["desc"], bar["total"]) for bar in bars] == [
+        ("Processed prompts", 2),
+        ("Processed prompts", 1),
+        ("Beam search", 3),
+    ]
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_what_makes_no_bar(llm):
+    with pytest.raises(ValueError, match="use_tqdm must be True, False, or what makes a bar as tqdm does, got 'no'"):
+        llm.generate(["Hello"], GREEDY, use_tqdm="no")
+
+
 def test_no_progress(llm, capsys):
     llm.generate(["Hello"], GREEDY, use_tqdm=False)
+    llm.beam_search(["Hello"], BEAMS)
     assert capsys.readouterr() == ("", "")
 
 
@@ -270,7 +360,7 @@ def test_the_prefix_cache_can_be_reset(llm):
     prompt = list(range(100, 140))
     counts = [llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens for _ in range(2)]
     assert counts == [0, 32]
-    llm.reset_prefix_cache()
+    assert llm.reset_prefix_cache() is True
     assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].num_cached_tokens == 0
 
 
@@ -328,3 +418,81 @@ def test_the_prompt_that_is_wrong_is_named(llm):
         llm.generate(["a", "", "b"], GREEDY, use_tqdm=False)
     with pytest.raises(ValueError, match=r"^the prompt is empty"):
         llm.generate("", GREEDY, use_tqdm=False)
+
+
+def test_chat_completes_what_the_template_makes_of_conversations(llm):
+    tokenizer = llm.get_tokenizer()
+    prompts = [render_chat(tokenizer, conversation) for conversation in (SKY, WATER)]
+    expected = llm.generate(prompts, GREEDY, use_tqdm=False)
+    for outputs in (
+        llm.chat([SKY, WATER], GREEDY, False),
+        llm.chat(SKY, GREEDY, False) + llm.chat(WATER, GREEDY, False),
+    ):
+        assert [output.prompt for output in outputs] == [prompt["prompt"] for prompt in prompts]
+        assert [output.prompt_token_ids for output in outputs] == [prompt["prompt_token_ids"] for prompt in prompts]
+        assert texts(outputs) == texts(expected)
+
+
+def test_chat_takes_parameters_per_conversation(llm):
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 5)]
+    outputs = llm.chat([SKY, WATER], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [2, 5]
+    with pytest.raises(ValueError, match="2 sampling_params for 1 conversations; give one, or one per conversation"):
+        llm.chat(SKY, params, use_tqdm=False)
+
+
+def test_chat_takes_the_arguments_of_templates(llm):
+    options = {
+        "chat_template": "{{ mood }}{{ tools[0].name }}{{ messages[-1].content }}",
+        "add_generation_prompt": False,
+    }
+    (output,) = llm.chat(
+        SKY, GREEDY, False, tools=[{"name": "clock"}], chat_template_kwargs={"mood": "calm"}, **options
+    )
+    assert output.prompt == "calmclockWhy is the sky blue?"
+    unfinished = [*SKY, {"role": "assistant", "content": "Because of"}]
+    (output,) = llm.chat(unfinished, GREEDY, False, add_generation_prompt=False, continue_final_message=True)
+    assert output.prompt.endswith("assistant\nBecause of")
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "^messages is empty"),
+        ("Hello", "^messages must be a list of dicts"),
+        ([SKY, []], "^conversation 1: the conversation is empty"),
+        ([SKY, WATER, [{"role": "user", "content": [{"type": "image"}]}]], "^conversation 2: message 0: .* 'image'"),
+        ([*SKY, "Hello"], "^message 1: a message must be a dict"),
+        ([SKY, *WATER], "^conversation 1: a conversation must be a list of messages, got dict"),
+        ([SKY, [{"role": "user", "content": "x " * 99}]], "^conversation 1: This model's maximum context length is 64"),
+        ([{"role": "user", "content": "x " * 99}], "^This model's maximum context length is 64"),
+    ],
+)
+def test_refused_conversations(llm, monkeypatch, messages, words):
+    trace = trace_steps(monkeypatch, llm)
+    with pytest.raises(ValueError, match=words):
+        llm.chat(messages, GREEDY, use_tqdm=False)
+    assert trace == []
+
+
+def test_threads_take_turns_at_all_doors(llm):
+    """Each gets what it gets alone."""
+
+    def found(outputs):
+        return [sequence.tokens for output in outputs for sequence in output.sequences]
+
+    beams, greedy = llm.beam_search(["Hello"] * 2, BEAMS), llm.chat([SKY] * 2, GREEDY, use_tqdm=False)
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(llm.beam_search, ["Hello"] * 2, BEAMS) for _ in range(3)]
+        chats = [pool.submit(llm.chat, [SKY] * 2, GREEDY, use_tqdm=False) for _ in range(3)]
+    assert all(found(search.result()) == found(beams) for search in searches)
+    assert all(texts(chat.result()) == texts(greedy) for chat in chats)
+
+
+def test_metrics(llm):
+    before = {(metric.name, *metric.labels.values()): metric for metric in llm.get_metrics()}
+    llm.generate([[1, 2, 3]] * 2, SamplingParams(n=2, max_tokens=5, ignore_eos=True), use_tqdm=False)
+    after = {(metric.name, *metric.labels.values()): metric for metric in llm.get_metrics()}
+    assert after.keys() == before.keys()
+    (name,) = [name for name in after if name[0] == "vllm:generation_tokens"]
+    assert after[name].value - before[name].value == 20

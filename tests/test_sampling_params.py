@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pelton import SamplingParams
-from pelton.sampling_params import RequestOutputKind
+from pelton.sampling_params import BeamSearchParams, RequestOutputKind
 
 REFUSED = [
     ("temperature", -0.1, "at least 0"),
@@ -27,17 +27,59 @@ REFUSED = [
     ("top_k", True, "must be an integer"),
     ("top_k", None, "must be an integer"),
     ("top_k", 2**63, "at most"),
-    ("seed", -1, "at least 0"),
+    ("seed", -2, "at least -1"),
     ("seed", 2**64, "at most"),
     ("seed", 0.0, "must be an integer"),
     ("seed", False, "must be an integer"),
-    ("max_tokens", 0, "at least 1"),
-    ("max_tokens", -1, "at least 1"),
+    ("max_tokens", -1, "at least 0"),
     ("max_tokens", 16.0, "must be an integer"),
     ("max_tokens", "16", "must be an integer"),
     ("max_tokens", 2**63, "at most"),
-    ("logprobs", -1, "at least 0"),
+    ("logprobs", -2, "at least -1"),
     ("logprobs", True, "must be an integer"),
+    ("prompt_logprobs", -2, "at least -1"),
+    ("prompt_logprobs", 1.5, "must be an integer"),
+    ("n", 0, "at least 1"),
+    ("n", 10**9, "at most 1024"),
+    ("n", True, "must be an integer"),
+    ("n", None, "must be an integer"),
+    ("presence_penalty", -2.1, r"in \[-2, 2\]"),
+    ("presence_penalty", math.nan, "finite"),
+    ("frequency_penalty", 3, r"in \[-2, 2\]"),
+    ("frequency_penalty", "1", "must be a number"),
+    ("repetition_penalty", 0, "above 0"),
+    ("repetition_penalty", -1.0, "above 0"),
+    ("repetition_penalty", math.inf, "finite"),
+    ("min_p", -0.1, r"in \[0, 1\]"),
+    ("min_p", 1.1, r"in \[0, 1\]"),
+    ("min_p", None, "must be a number"),
+    ("min_tokens", -1, "at least 0"),
+    ("min_tokens", None, "must be an integer"),
+    ("truncate_prompt_tokens", 0, "at least 1, or -1"),
+    ("truncate_prompt_tokens", -2, "at least -1"),
+    ("truncate_prompt_tokens", "5", "must be an integer"),
+    ("logit_bias", [5], "dict of token ids and numbers"),
+    ("logit_bias", {"5": 1.0}, "must be an integer"),
+    ("logit_bias", {-1: 1.0}, "at least 0"),
+    ("logit_bias", {5: 101}, r"of token 5 must be in \[-100, 100\]"),
+    ("logit_bias", {5: math.nan}, "of token 5 must be a finite number"),
+    ("logit_bias", {5: None}, "of token 5 must be a number"),
+    ("allowed_token_ids", [], "at least one token"),
+    ("allowed_token_ids", 5, "list of token ids"),
+    ("allowed_token_ids", [-1], "at least 0"),
+    ("allowed_token_ids", ["a"], "must be an integer"),
+    ("bad_words", "word", "list of strings"),
+    ("bad_words", ["a", ""], "non-empty strings"),
+    ("bad_words", [5], "non-empty strings"),
+    ("bad_words", ["a\ud800"], "Unicode"),
+    ("bad_words", ["a"] * 4097, "at most 4096 strings"),
+    ("bad_words", ["a" * 513], "at most 512 characters"),
+    ("detokenize", None, "True or False"),
+    ("skip_special_tokens", 0, "True or False"),
+    ("spaces_between_special_tokens", "yes", "True or False"),
+    ("include_stop_str_in_output", 1, "True or False"),
+    ("extra_args", [1], "dict of argument names"),
+    ("extra_args", {5: 1}, "dict of argument names"),
     ("ignore_eos", 1, "True or False"),
     ("ignore_eos", None, "True or False"),
     ("stop", 5, "string or a list of strings"),
@@ -48,6 +90,8 @@ REFUSED = [
     ("stop", ["a", 5], "non-empty strings"),
     ("stop", ["a", None], "non-empty strings"),
     ("stop", "a\ud800", "Unicode"),
+    ("stop", ["a"] * 65, "at most 64 strings"),
+    ("stop", "x" * 513, "at most 512 characters"),
     ("stop_token_ids", 5, "list of token ids"),
     ("stop_token_ids", "5", "list of token ids"),
     ("stop_token_ids", [-1], "at least 0"),
@@ -82,11 +126,25 @@ ACCEPTED = [
     {"seed": 2**64 - 1},
     {"max_tokens": None},
     {"max_tokens": 10**9},
+    {"max_tokens": 0},
     {"logprobs": 0},
+    {"logprobs": -1, "prompt_logprobs": -1},
+    {"n": 1024},
+    {"presence_penalty": -2, "frequency_penalty": 2},
+    {"repetition_penalty": 1e-300},
+    {"min_p": 1},
+    {"min_tokens": 16},
+    {"min_tokens": 10**9, "max_tokens": None},
+    {"truncate_prompt_tokens": -1},
+    {"logit_bias": {}},
+    {"logit_bias": {0: -100, 2**40: 100.0}},
+    {"allowed_token_ids": [7, 7]},
+    {"bad_words": ["a", " b", "\n"]},
+    {"extra_args": {"anything": [None]}},
     {"stop": []},
     {"stop": "\0"},
     {"stop": ["a", "🚀"]},
-    {"stop": "x" * 1_000_000},
+    {"stop": ["x" * 512] * 64},
     {"stop_token_ids": []},
     {"stop_token_ids": [0, 2**31]},
     {"output_kind": 1},
@@ -98,6 +156,40 @@ def test_accepted(fields):
     params = SamplingParams(**fields)
     for name, value in fields.items():
         assert getattr(params, name) == value
+
+
+CONTRADICTIONS = [
+    ({"n": 2, "temperature": 0}, "n must be 1 with greedy sampling"),
+    ({"min_tokens": 17}, "min_tokens must be at most max_tokens, which is 16, got 17"),
+    ({"stop": "a", "detokenize": False}, "stop needs text"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), CONTRADICTIONS, ids=lambda value: ascii(value)[:25])
+def test_contradictions(fields, words):
+    with pytest.raises(ValueError, match=words):
+        SamplingParams(**fields)
+
+
+def test_a_seed_of_minus_one_is_none():
+    assert SamplingParams(seed=-1).seed is None
+
+
+BEAM_REFUSED = [
+    ("beam_width", 0, "at least 1"),
+    ("beam_width", None, "must be an integer"),
+    ("max_tokens", 0, "at least 1"),
+    ("temperature", -1, "at least 0"),
+    ("length_penalty", math.inf, "finite"),
+    ("ignore_eos", None, "True or False"),
+    ("include_stop_str_in_output", 0, "True or False"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "words"), BEAM_REFUSED)
+def test_beam_search_parameters_that_are_refused(field, value, words):
+    with pytest.raises(ValueError, match=f"^{field}.*{words}"):
+        BeamSearchParams(**({"beam_width": 2, "max_tokens": 5} | {field: value}))
 
 
 def test_types_are_settled():
@@ -132,5 +224,5 @@ def test_replacing_and_decoding_validate():
     params.temperature = math.nan
     with pytest.raises(ValueError, match="temperature must be a finite number"):
         msgspec.structs.replace(params, seed=1)
-    with pytest.raises(msgspec.ValidationError, match="max_tokens must be at least 1"):
-        msgspec.msgpack.decode(msgspec.msgpack.encode({"max_tokens": 0}), type=SamplingParams)
+    with pytest.raises(msgspec.ValidationError, match="max_tokens must be at least 0"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"max_tokens": -1}), type=SamplingParams)

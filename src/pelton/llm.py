@@ -1,6 +1,7 @@
 """`LLM`: offline generation in this process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
@@ -8,11 +9,20 @@ import msgspec
 from tqdm import tqdm
 
 from pelton.config import EngineArgs, ModelConfig
+from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
-from pelton.engine.input_processor import Prompt
+from pelton.engine.beam_search import BeamSearch, BeamSearchOutput, next_token_params
+from pelton.engine.chat import as_conversation_list, render_chat
+from pelton.engine.input_processor import Prompt, TokensPrompt
 from pelton.engine.llm_engine import LLMEngine
-from pelton.sampling_params import RequestOutputKind, SamplingParams
+from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, check_integer
 from pelton.tokenizer import Tokenizer
+
+UseTqdm = bool | Callable[..., Any]
+"""Whether to show progress on standard error, or what makes the bar, called like `tqdm`."""
+
+_Request = tuple[Prompt, Any, Any]
+"""Prompt, sampling parameters, priority; unchecked."""
 
 
 class LLM:
@@ -23,7 +33,8 @@ class LLM:
     """
 
     def __init__(self, model: str = ModelConfig.model, **engine_args: Any) -> None:
-        self.llm_engine = LLMEngine.from_engine_args(EngineArgs.create(model=model, **engine_args))
+        self._args = EngineArgs.create(model=model, **engine_args)
+        self.llm_engine = LLMEngine.from_engine_args(self._args)
         self._lock = Lock()
         """Threads take turns: the engine does not know of them."""
 
@@ -32,85 +43,200 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: UseTqdm = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts, all at once, and return one output each, in their order.
 
         A prompt is text, a list of token ids, or a dict with `prompt` or `prompt_token_ids` and optionally a
-        `cache_salt`. `sampling_params` is one for all, or one per prompt. `priority` is one per prompt, lower
-        is more urgent, for the priority policy.
+        `cache_salt`. `sampling_params` is one for all, or one per prompt; without, the model's defaults count.
+        `priority` is one per prompt, lower is more urgent, for the priority policy.
 
         Raises ValueError for the first request that is not acceptable; then none of them runs. A request that
         fails while it runs ends with `finish_reason` "error" and the message as `stop_reason`.
         """
-        prompts = as_prompt_list(prompts)
-        params = _one_per_prompt(
-            "sampling_params", SamplingParams() if sampling_params is None else sampling_params, len(prompts)
-        )
-        priorities = _one_per_prompt("priority", 0 if priority is None else priority, len(prompts))
-        # Ids first: an interrupt at any point then finds every request that may have been queued.
-        request_ids = [self.llm_engine.next_request_id() for _ in prompts]
-        with self._lock:
-            try:
-                for index, request in enumerate(zip(request_ids, prompts, params, priorities, strict=True)):
-                    self._add_request(*request, name=f"prompt {index}: " if len(prompts) > 1 else "")
-                outputs = self._run(len(prompts), use_tqdm)
-            except BaseException:
-                # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
-                self.llm_engine.abort_requests(request_ids)
-                raise
-        return [outputs[request_id] for request_id in request_ids]
+        return self._generate("prompt", as_prompt_list(prompts), sampling_params, priority, use_tqdm)
 
-    def _add_request(self, request_id: str, prompt: Prompt, params: Any, priority: Any, *, name: str) -> None:
-        if isinstance(params, SamplingParams):
-            # Intermediate outputs would only cost time here.
-            params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-        try:
-            self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
-        except ValueError as error:
-            raise ValueError(f"{name}{error}") from None
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations, all at once: `generate` with the prompts that the chat template makes of them.
+
+        `messages` is a conversation, which is a list of messages, or a list of conversations. What a message is, and
+        the other arguments, are told at `pelton.engine.chat.render_chat`.
+
+        Raises ValueError as `generate` does, and for conversations that the template refuses.
+        """
+        conversations = as_conversation_list(messages)
+        prompts: list[Prompt] = []
+        for index, conversation in enumerate(conversations):
+            with _named("conversation", index, len(conversations)):
+                prompt = render_chat(
+                    self.get_tokenizer(),
+                    conversation,
+                    chat_template=chat_template,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    chat_template_kwargs=chat_template_kwargs,
+                )
+            prompts.append(prompt)
+        return self._generate("conversation", prompts, sampling_params, None, use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: UseTqdm = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Search the most likely completions of each prompt, by beam search; prompts are those of `generate`.
+
+        `concurrency_limit` is how many prompts are searched at a time, by default all. `BeamSearch` tells how the
+        search goes and what scores are. It asks the engine for the log probabilities of `2 * beam_width` tokens.
+
+        Raises ValueError as `generate` does. A search in which a request fails ends: its unfinished sequences come
+        first, with `finish_reason` "error" and the message as `stop_reason`.
+        """
+        prompts = as_prompt_list(prompts)
+        engine = self.llm_engine
+        request_params = next_token_params(
+            params, self._args.sampling, engine.tokenizer.vocab_size, engine.max_model_len
+        )
+        if concurrency_limit is not None:
+            check_integer("concurrency_limit", concurrency_limit, low=1)
+        num_at_once = max(1, len(prompts)) if concurrency_limit is None else concurrency_limit
+        if num_at_once < len(prompts):
+            self._check_requests([(prompt, request_params, 0) for prompt in prompts])
+        searches: list[BeamSearch] = []
+        with _progress("Beam search", len(prompts), use_tqdm) as bar:
+            for start in range(0, len(prompts), num_at_once):
+                searches += self._search_beams(prompts[start : start + num_at_once], params, request_params, bar)
+        return [search.result(engine.tokenizer) for search in searches]
 
     def get_tokenizer(self) -> Tokenizer:
         return self.llm_engine.tokenizer
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix."""
-        self.llm_engine.reset_prefix_cache()
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What counts for requests without parameters: what the model's generation_config.json says, and
+        `SamplingParams`' defaults. The copy is the caller's."""
+        return self.llm_engine.default_sampling_params()
+
+    def get_metrics(self) -> list[Metric]:
+        """The engine's figures since its start, under Prometheus names."""
+        return self.llm_engine.get_metrics()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix. Returns whether that was done."""
+        return self.llm_engine.reset_prefix_cache()
 
     def shutdown(self) -> None:
         """Release the model and the KV cache's memory now, whoever still refers to this object. It cannot be used
         afterwards."""
         self.llm_engine.shutdown()
 
-    def _run(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
-        if not use_tqdm:
-            # Not even a disabled bar: its global lock stays taken if an interrupt falls into it.
-            return self._collect(lambda output: None)
-        num_input_tokens = num_output_tokens = 0
-        with tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True) as bar:
+    def _generate(
+        self, what: str, prompts: list[Prompt], sampling_params: Any, priority: Any, use_tqdm: UseTqdm
+    ) -> list[RequestOutput]:
+        """`what` a prompt is called in messages."""
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        params = _one_per_prompt("sampling_params", sampling_params, len(prompts), what)
+        priorities = _one_per_prompt("priority", 0 if priority is None else priority, len(prompts), what)
+        return self._complete(list(zip(prompts, params, priorities, strict=True)), what, use_tqdm)
 
-            def show(output: RequestOutput) -> None:
-                nonlocal num_input_tokens, num_output_tokens
-                num_input_tokens += len(output.prompt_token_ids)
-                num_output_tokens += len(output.outputs[0].token_ids)
-                seconds = max(bar.format_dict["elapsed"], 1e-9)
-                bar.set_postfix_str(
-                    f"input {num_input_tokens / seconds:.1f} tokens/s, "
-                    f"output {num_output_tokens / seconds:.1f} tokens/s",
-                    refresh=False,
-                )
-                bar.update()
+    def _search_beams(
+        self, prompts: Sequence[Prompt], params: BeamSearchParams, request_params: SamplingParams, bar: Any
+    ) -> list[BeamSearch]:
+        """Run the searches of these prompts to their ends, each step a request for every live sequence."""
+        engine = self.llm_engine
+        outputs = self._complete([(prompt, request_params, 0) for prompt in prompts])
+        # The engine made tokens of the prompts.
+        searches = [
+            BeamSearch(output.prompt_token_ids, params, engine.eos_token_ids, engine.max_model_len)
+            for output in outputs
+        ]
+        while any(search.live for search in searches):
+            upcoming = iter(outputs)
+            for search in searches:
+                if search.live:
+                    _extend(search, [next(upcoming) for _ in search.live])
+                    if bar is not None and not search.live:
+                        bar.update()
+            outputs = self._complete(
+                [
+                    (_with_tokens(prompt, sequence.tokens), request_params, 0)
+                    for prompt, search in zip(prompts, searches, strict=True)
+                    for sequence in search.live
+                ]
+            )
+        return searches
 
-            return self._collect(show)
+    def _check_requests(self, requests: Sequence[_Request]) -> None:
+        """Raise ValueError for the first request that is not acceptable."""
+        request_ids = [self.llm_engine.next_request_id() for _ in requests]
+        with self._lock:
+            try:
+                self._add_requests(request_ids, requests, "prompt")
+            finally:
+                self.llm_engine.abort_requests(request_ids)
 
-    def _collect(self, show: Callable[[RequestOutput], None]) -> dict[str, RequestOutput]:
+    def _complete(
+        self, requests: Sequence[_Request], what: str = "prompt", use_tqdm: UseTqdm = False
+    ) -> list[RequestOutput]:
+        """Run requests to their ends. Raises ValueError for the first that is not acceptable; then none of them runs.
+
+        `what` is what messages call a prompt.
+        """
+        # Ids first: an interrupt at any point then finds every request that may have been queued.
+        request_ids = [self.llm_engine.next_request_id() for _ in requests]
+        with self._lock:
+            try:
+                self._add_requests(request_ids, requests, what)
+                outputs = self._run(len(requests), use_tqdm)
+            except BaseException:
+                # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
+                self.llm_engine.abort_requests(request_ids)
+                raise
+        return [outputs[request_id] for request_id in request_ids]
+
+    def _add_requests(self, request_ids: Sequence[str], requests: Sequence[_Request], what: str) -> None:
+        for index, (request_id, (prompt, params, priority)) in enumerate(zip(request_ids, requests, strict=True)):
+            if isinstance(params, SamplingParams):
+                # Intermediate outputs would only cost time here.
+                params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+            with _named(what, index, len(requests)):
+                self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
+
+    def _run(self, num_requests: int, use_tqdm: UseTqdm) -> dict[str, RequestOutput]:
         """Run until no request is left. Returns final outputs by request id."""
         outputs: dict[str, RequestOutput] = {}
-        while self.llm_engine.num_unfinished_requests:
-            for output in self.llm_engine.step():
-                outputs[output.request_id] = output
-                show(output)
+        num_input_tokens = num_output_tokens = 0
+        with _progress("Processed prompts", num_requests, use_tqdm) as bar:
+            while self.llm_engine.num_unfinished_requests:
+                for output in self.llm_engine.step():
+                    outputs[output.request_id] = output
+                    if bar is None:
+                        continue
+                    num_input_tokens += len(output.prompt_token_ids)
+                    num_output_tokens += sum(len(choice.token_ids) for choice in output.outputs)
+                    seconds = max(bar.format_dict["elapsed"], 1e-9)
+                    bar.set_postfix_str(
+                        f"input {num_input_tokens / seconds:.1f} tokens/s, "
+                        f"output {num_output_tokens / seconds:.1f} tokens/s",
+                        refresh=False,
+                    )
+                    bar.update()
         return outputs
 
 
@@ -125,9 +251,51 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
     return list(prompts)
 
 
-def _one_per_prompt(name: str, given: Any, num_prompts: int) -> list[Any]:
+def _one_per_prompt(name: str, given: Any, num_prompts: int, what: str) -> list[Any]:
     if not isinstance(given, Sequence):
         return [given] * num_prompts
     if len(given) != num_prompts:
-        raise ValueError(f"{len(given)} {name} for {num_prompts} prompts; give one, or one per prompt")
+        raise ValueError(f"{len(given)} {name} for {num_prompts} {what}s; give one, or one per {what}")
     return list(given)
+
+
+@contextmanager
+def _named(what: str, index: int, number: int) -> Iterator[None]:
+    """Put which one it is, if there are several, before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what} {index}: {error}" if number > 1 else str(error)) from None
+
+
+def _progress(title: str, total: int, use_tqdm: UseTqdm) -> AbstractContextManager[Any]:
+    """A bar to be updated, or None: not even a disabled one, whose global lock stays taken if an interrupt falls into
+    it."""
+    if not isinstance(use_tqdm, bool) and not callable(use_tqdm):
+        raise ValueError(f"use_tqdm must be True, False, or what makes a bar as tqdm does, got {use_tqdm!r}")
+    if use_tqdm is False:
+        return nullcontext()
+    make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm
+    bar: AbstractContextManager[Any] = make_bar(total=total, desc=title, dynamic_ncols=True)
+    return bar
+
+
+def _extend(search: BeamSearch, outputs: Sequence[RequestOutput]) -> None:
+    """Take the outputs of requests for the next token of a search's live sequences."""
+    logprobs = []
+    for output in outputs:
+        completion = output.outputs[0]
+        if completion.finish_reason == "error":
+            search.fail(str(completion.stop_reason))
+            return
+        assert completion.logprobs is not None
+        logprobs.append(completion.logprobs[0])
+    search.advance(logprobs)
+
+
+def _with_tokens(prompt: Prompt, token_ids: list[int]) -> TokensPrompt:
+    """A prompt of these tokens, with the cache salt of another."""
+    changed: TokensPrompt = {"prompt_token_ids": token_ids}
+    if isinstance(prompt, Mapping) and prompt.get("cache_salt") is not None:
+        changed["cache_salt"] = prompt["cache_salt"]
+    return changed

@@ -1,6 +1,7 @@
 """How the tokens of one request are chosen, and when it stops."""
 
 import math
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -11,6 +12,15 @@ SEED_LIMIT = 2**64
 
 INTEGER_LIMIT = 2**63
 """Messages between processes carry integers of 64 bits."""
+
+MAX_CHOICES = 1024
+"""Each of `n` choices is a sequence of its own for the engine."""
+
+MAX_STOP_STRINGS = 64
+MAX_STRING_LENGTH = 512
+"""Characters. Every new piece of text is compared with every stop string, at the cost of everybody's time."""
+
+MAX_BAD_WORDS = 4096
 
 
 class RequestOutputKind(IntEnum):
@@ -27,67 +37,157 @@ class RequestOutputKind(IntEnum):
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Sampling parameters of one request, with the names and defaults of vLLM.
 
-    Raises ValueError that names the field, its value and the remedy.
+    docs/sampling.md says in which order they act. Raises ValueError that names the field, its value and the remedy.
     """
 
+    n: int = 1
+    """Choices to generate. They differ by their random numbers, so there must be some: temperature above 0."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token in the output so far; -2 to 2."""
+    frequency_penalty: float = 0.0
+    """Subtracted for each time that a token is in the output so far; -2 to 2."""
+    repetition_penalty: float = 1.0
+    """Divides the positive and multiplies the negative logits of tokens in the prompt and in the output so far."""
     temperature: float = 1.0
     """Divides the logits; 0 means greedy decoding."""
-    top_k: int = 0
-    """Sample from the k most likely tokens; 0 or -1 means all."""
     top_p: float = 1.0
     """Sample from the smallest set of most likely tokens whose probability reaches this value, in (0, 1]."""
+    top_k: int = 0
+    """Sample from the k most likely tokens; 0 or -1 means all."""
+    min_p: float = 0.0
+    """Rule out tokens whose probability is below this share of the most likely one's, in [0, 1]."""
     seed: int | None = None
-    """Key of the request's own random numbers; without one, every run differs."""
-    max_tokens: int | None = 16
-    """Most tokens to generate; None means the rest of the context."""
-    ignore_eos: bool = False
-    """Go on after the model's end-of-sequence token."""
+    """Key of the request's own random numbers; without one (None or -1), every run differs."""
     stop: list[str] | str | None = None
-    """Strings that end the output; the output is cut before the first match."""
+    """Strings that end the output; it is cut before the first match."""
     stop_token_ids: list[int] | None = None
     """Tokens that end the output; the token itself stays in `token_ids`."""
+    include_stop_str_in_output: bool = False
+    """Cut the text after the stop string or stop token, not before."""
+    bad_words: list[str] | None = None
+    """Words that may not be generated: the last token of each way to write one, after its other tokens."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-sequence token."""
+    max_tokens: int | None = 16
+    """Most tokens to generate; None means the rest of the context. 0: process the prompt only."""
+    min_tokens: int = 0
+    """End-of-sequence tokens, stop tokens and stop strings do not count before there are so many tokens."""
     logprobs: int | None = None
-    """Log probabilities of this many most likely tokens, and always of the sampled one; None means none."""
+    """Log probabilities of this many most likely tokens, and always of the sampled one; -1 means the whole
+    vocabulary, None means none."""
+    prompt_logprobs: int | None = None
+    """The same for every token of the prompt but the first."""
+    logit_bias: dict[int, float] | None = None
+    """Added to the logits of these tokens; -100 to 100."""
+    allowed_token_ids: list[int] | None = None
+    """The only tokens that may be generated."""
+    detokenize: bool = True
+    """Whether to make text of the tokens."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text."""
+    spaces_between_special_tokens: bool = True
+    """Whether added tokens next to each other have the space between them that the vocabulary's decoder may put."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only so many tokens of the prompt, the last ones; -1: as many as leave room for the output."""
+    extra_args: dict[str, Any] | None = None
+    """Arguments of the engine's own logits processors."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     """What intermediate outputs carry."""
 
     def __post_init__(self) -> None:
-        self.temperature = _float("temperature", self.temperature)
-        if self.temperature < 0.0:
-            raise ValueError(f"temperature must be at least 0 (0 means greedy), got {self.temperature}")
-        self.top_p = _float("top_p", self.top_p)
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1] (1 means all tokens), got {self.top_p}")
-        _integer("top_k", self.top_k, low=-1)
-        if self.seed is not None:
-            _integer("seed", self.seed, low=0, high=SEED_LIMIT - 1)
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, low=1)
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, low=0)
-        if not isinstance(self.ignore_eos, bool):
-            raise ValueError(f"ignore_eos must be True or False, got {self.ignore_eos!r}")
+        self._check_numbers()
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name))
         try:
             self.output_kind = RequestOutputKind(self.output_kind)
         except ValueError:
             raise ValueError(
                 f"output_kind must be a RequestOutputKind (CUMULATIVE, DELTA or FINAL_ONLY), got {self.output_kind!r}"
             ) from None
-        self._check_stops()
+        self._check_lists()
+        self._check_logit_bias()
+        if self.extra_args is not None and not (
+            isinstance(self.extra_args, dict) and all(isinstance(name, str) for name in self.extra_args)
+        ):
+            raise ValueError(f"extra_args must be a dict of argument names and values, got {self.extra_args!r}")
+        self._check_contradictions()
 
-    def _check_stops(self) -> None:
+    def _check_numbers(self) -> None:
+        check_integer("n", self.n, low=1, high=MAX_CHOICES)
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._check_float(name, low=-2.0, high=2.0)
+        self.repetition_penalty = finite_float("repetition_penalty", self.repetition_penalty)
+        if self.repetition_penalty <= 0.0:
+            raise ValueError(f"repetition_penalty must be above 0 (1 means none), got {self.repetition_penalty}")
+        self.temperature = finite_float("temperature", self.temperature)
+        if self.temperature < 0.0:
+            raise ValueError(f"temperature must be at least 0 (0 means greedy), got {self.temperature}")
+        self.top_p = finite_float("top_p", self.top_p)
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1] (1 means all tokens), got {self.top_p}")
+        check_integer("top_k", self.top_k, low=-1)
+        self._check_float("min_p", low=0.0, high=1.0)
+        if self.seed is not None:
+            check_integer("seed", self.seed, low=-1, high=SEED_LIMIT - 1)
+            self.seed = None if self.seed == -1 else self.seed
+        if self.max_tokens is not None:
+            check_integer("max_tokens", self.max_tokens, low=0)
+        check_integer("min_tokens", self.min_tokens, low=0)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), low=-1)
+        length = self.truncate_prompt_tokens
+        if length is not None:
+            check_integer("truncate_prompt_tokens", length, low=-1)
+            if length == 0:
+                raise ValueError("truncate_prompt_tokens must be at least 1, or -1 for what the context holds, got 0")
+
+    def _check_float(self, name: str, *, low: float, high: float) -> None:
+        value = finite_float(name, getattr(self, name))
+        if not low <= value <= high:
+            raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value}")
+        setattr(self, name, value)
+
+    def _check_lists(self) -> None:
         if self.stop is not None and not isinstance(self.stop, str | list | tuple):
             raise ValueError(f"stop must be a string or a list of strings, got {self.stop!r}")
-        for string in self.stop_strings:
-            if not isinstance(string, str) or not string:
-                raise ValueError(f"stop must hold non-empty strings, got {string!r}")
-            if has_lone_surrogate(string):
-                raise ValueError(f"stop must hold valid Unicode without lone surrogates, got {string!r}")
-        if self.stop_token_ids is not None:
-            if not isinstance(self.stop_token_ids, list | tuple):
-                raise ValueError(f"stop_token_ids must be a list of token ids, got {self.stop_token_ids!r}")
-            for token_id in self.stop_token_ids:
-                _integer("stop_token_ids", token_id, low=0)
+        _check_strings("stop", self.stop_strings, MAX_STOP_STRINGS)
+        if self.bad_words is not None:
+            _check_is_list("bad_words", self.bad_words, "strings")
+            _check_strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if (token_ids := getattr(self, name)) is not None:
+                _check_is_list(name, token_ids, "token ids")
+                for token_id in token_ids:
+                    check_integer(name, token_id, low=0)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise ValueError("allowed_token_ids must allow at least one token, got []; None allows all")
+
+    def _check_logit_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, dict):
+            raise ValueError(f"logit_bias must be a dict of token ids and numbers, got {self.logit_bias!r}")
+        checked = {}
+        for token_id, bias in self.logit_bias.items():
+            check_integer("logit_bias", token_id, low=0)
+            checked[token_id] = finite_float(f"logit_bias of token {token_id}", bias)
+            if not -100.0 <= checked[token_id] <= 100.0:
+                raise ValueError(f"logit_bias of token {token_id} must be in [-100, 100], got {bias}")
+        self.logit_bias = checked
+
+    def _check_contradictions(self) -> None:
+        if self.n > 1 and self.is_greedy:
+            raise ValueError(
+                f"n must be 1 with greedy sampling, for all choices would be the same, got {self.n}; "
+                "set temperature above 0"
+            )
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens must be at most max_tokens, which is {self.max_tokens}, got {self.min_tokens}"
+            )
+        if self.stop_strings and not self.detokenize:
+            raise ValueError("stop needs text to look at, but detokenize is False; use stop_token_ids, or detokenize")
 
     @property
     def stop_strings(self) -> list[str]:
@@ -100,13 +200,67 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def has_penalties(self) -> bool:
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+class BeamSearchParams(msgspec.Struct, kw_only=True):
+    """Parameters of `LLM.beam_search`, with vLLM's names. Raises ValueError as `SamplingParams` does."""
+
+    beam_width: int
+    """Sequences that are kept after every token."""
+    max_tokens: int
+    """Most tokens to generate."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-sequence token."""
+    temperature: float = 0.0
+    """Divides the logits before they become log probabilities; 0 means as they are, like 1."""
+    length_penalty: float = 1.0
+    """A sequence's score is its log probability divided by its length to this power."""
+    include_stop_str_in_output: bool = False
+    """Keep the end-of-sequence token in the sequence."""
+
+    def __post_init__(self) -> None:
+        check_integer("beam_width", self.beam_width, low=1)
+        check_integer("max_tokens", self.max_tokens, low=1)
+        check_flag("ignore_eos", self.ignore_eos)
+        check_flag("include_stop_str_in_output", self.include_stop_str_in_output)
+        self.temperature = finite_float("temperature", self.temperature)
+        if self.temperature < 0.0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        self.length_penalty = finite_float("length_penalty", self.length_penalty)
+
+
+_FLAGS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
+
 
 def has_lone_surrogate(text: str) -> bool:
     """Whether a text is not valid Unicode, so that no message can carry it."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _float(name: str, value: Any) -> float:
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT - 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+    if value > high:
+        raise ValueError(f"{name} must be at most {high}, got {value}")
+
+
+def finite_float(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {value!r}")
     try:
@@ -118,10 +272,19 @@ def _float(name: str, value: Any) -> float:
     return number
 
 
-def _integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT - 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-    if value > high:
-        raise ValueError(f"{name} must be at most {high}, got {value}")
+def _check_is_list(name: str, value: Any, what: str) -> None:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list of {what}, got {value!r}")
+
+
+def _check_strings(name: str, strings: Iterable[Any], most: int) -> None:
+    strings = list(strings)
+    if len(strings) > most:
+        raise ValueError(f"{name} must hold at most {most} strings, got {len(strings)}")
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            raise ValueError(f"{name} must hold non-empty strings, got {string!r}")
+        if len(string) > MAX_STRING_LENGTH:
+            raise ValueError(f"{name} must hold strings of at most {MAX_STRING_LENGTH} characters, got {len(string)}")
+        if has_lone_surrogate(string):
+            raise ValueError(f"{name} must hold valid Unicode without lone surrogates, got {string!r}")

@@ -1,17 +1,24 @@
 """`pelton generate`, in this process."""
 
+import os
+import sys
+
 import pytest
 
 from pelton import LLM, SamplingParams
-from pelton.cli.generate import make_parser
 from pelton.cli.main import main
 from pelton.core.outputs import CompletionOutput, RequestOutput
+from pelton.engine.llm_engine import LLMEngine
+from tests.cli.helpers import give_stdin
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
 
 
 @pytest.fixture(scope="module")
 def llm():
     return LLM(model=tiny_llama())
+
+
+PARAMS = SamplingParams(temperature=0, max_tokens=6)
 
 
 def expected(llm, prompts, **params):
@@ -34,7 +41,7 @@ def test_several_prompts_in_their_order(llm, capsys):
     assert captured.out == expected(llm, prompts)
     assert len(set(expected(llm, prompts).split("\n"))) > 2, "the outputs differ"
     num_prompt_tokens = sum(len(smollm2_tokenizer().encode(prompt)) for prompt in prompts)
-    assert f"{num_prompt_tokens} prompt tokens, 24 output tokens in " in captured.err
+    assert f"{num_prompt_tokens} prompt tokens (0 cached), 24 output tokens in " in captured.err
     assert "tokens/s" in captured.err
 
 
@@ -43,6 +50,13 @@ def test_chat(llm, capsys):
     prompt = smollm2_tokenizer().apply_chat_template([{"role": "user", "content": "Hello"}])
     assert "<|im_start|>assistant" in prompt
     assert capsys.readouterr().out == expected(llm, [prompt]) != expected(llm, ["Hello"])
+
+
+def test_chat_with_a_system_message_and_another_template(llm, capsys, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}>")
+    assert generate("--chat", "--system", "Be kind", "--chat-template", str(template), "Hello") == 0
+    assert capsys.readouterr().out == expected(llm, ["system: Be kind\nuser: Hello\n>"])
 
 
 def test_sampling_flags_arrive(llm, capsys):
@@ -56,12 +70,44 @@ def test_sampling_flags_arrive(llm, capsys):
     assert capsys.readouterr().out == expected(llm, ["Hello"], stop_token_ids=[7, 8], **params)
 
 
-def test_defaults_are_those_of_the_engine():
-    options = vars(make_parser().parse_args(["Hi"]))
-    defaults = SamplingParams()
-    for name in ("temperature", "top_k", "top_p", "seed", "ignore_eos", "stop", "stop_token_ids"):
-        assert options[name] == getattr(defaults, name), name
-    assert options["max_tokens"] == 256
+def test_several_choices(llm, capsys):
+    assert generate("--temperature", "1", "--seed", "7", "--n", "2", "Hello", "The sun") == 0
+    params = SamplingParams(temperature=1, seed=7, n=2, max_tokens=6)
+    outputs = llm.generate(["Hello", "The sun"], params, use_tqdm=False)
+    assert outputs[0].outputs[0].text != outputs[0].outputs[1].text
+    assert capsys.readouterr().out == "".join(
+        f"=== {output.prompt}\n--- choice 1\n{output.outputs[0].text}\n--- choice 2\n{output.outputs[1].text}\n"
+        for output in outputs
+    )
+
+
+def test_prompts_from_files_and_standard_input(llm, monkeypatch, capsys, tmp_path):
+    """One line end at the end is the file's, not the prompt's; others are."""
+    (tmp_path / "a").write_bytes(b"One two\r\n\n")
+    (tmp_path / "b").write_bytes(b"The sun")
+    give_stdin(monkeypatch, b"Hello\n")
+    files = [str(tmp_path / name) for name in "ab"]
+    assert generate("--file", files[0], "-", "--file", files[1]) == 0
+    texts = [o.outputs[0].text for o in llm.generate(["Hello", "One two\r\n", "The sun"], PARAMS, use_tqdm=False)]
+    names = ["standard input", *files]
+    assert capsys.readouterr().out == "".join(f"=== {n}\n{t}\n" for n, t in zip(names, texts, strict=True))
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_standard_input_alone(llm, monkeypatch, capsys, arguments):
+    give_stdin(monkeypatch, "Grüße\n".encode())
+    assert generate(*arguments) == 0
+    assert capsys.readouterr().out == expected(llm, ["Grüße"])
+
+
+def test_the_models_own_defaults(llm, monkeypatch, capsys):
+    """They hold for what no flag says; without any, 256 tokens are the limit."""
+    monkeypatch.setattr(LLMEngine, "default_sampling_params", lambda self: SamplingParams(temperature=0, max_tokens=3))
+    assert main(["generate", "--model", tiny_llama(), "Hello"]) == 0
+    assert capsys.readouterr().out == expected(llm, ["Hello"], max_tokens=3)
+    monkeypatch.setattr(LLMEngine, "default_sampling_params", lambda self: SamplingParams(temperature=0))
+    assert main(["generate", "--model", tiny_llama(), "--ignore-eos", "--max-model-len", "256", "Hello"]) == 0
+    assert " 255 output tokens in " in capsys.readouterr().err, "the rest of the context is a little less than 256"
 
 
 @pytest.mark.parametrize(
@@ -70,10 +116,25 @@ def test_defaults_are_those_of_the_engine():
         ([""], "the prompt is empty"),
         (["fine", ""], "the prompt is empty"),
         (["word " * 300], "maximum context length is 256 tokens, but the prompt has"),
-        (["--max-tokens", "0", "Hi"], "max_tokens must be at least 1, got 0"),
+        (["--max-tokens", "-1", "Hi"], "max_tokens must be at least 0, got -1"),
+        (["--min-tokens", "7", "Hi"], "min_tokens must be at most max_tokens, which is 6, got 7"),
+        (["-", "a", "-"], "standard input can be read only once, but - is given 2 times"),
+        (["--file", "no/such/file"], "no/such/file cannot be read: No such file or directory"),
+        (["--file", "."], ". cannot be read: Is a directory"),
+        (["--file", sys.executable], "is not UTF-8"),
+        (["--logprobs", "2", "Hi"], "logprobs is 2, but plain text has no place for it; use --jsonl"),
+        (["--prompt-logprobs", "0", "Hi"], "prompt_logprobs is 0, but plain text has no place for it; use --jsonl"),
+        (["--no-detokenize", "Hi"], "detokenize is False, but then there is no text to print; use --jsonl"),
+        (["--system", "", "Hi"], "--system is given, but it is only for --chat"),
+        (["--chat-template", __file__, "Hi"], "--chat-template is given, but it is only for --chat"),
+        (["--chat", "--chat-template", os.devnull, "Hi"], f"{os.devnull} is not a chat template"),
+        (["--output", "out", "Hi"], "--output is given, but it is only for --jsonl"),
+        (["--jsonl", "-", "Hi"], "PROMPT is given, but --jsonl has its own prompts and messages"),
+        (["--jsonl", "-", "--file", "a"], "--file is given, but --jsonl has its own prompts and messages"),
+        (["--jsonl", "-", "--chat"], "--chat is given, but --jsonl has its own prompts and messages"),
         (["--temperature", "nan", "Hi"], "temperature must be a finite number, got nan"),
         (["--top-p", "2", "Hi"], "top_p must be in (0, 1]"),
-        (["--seed", "-1", "Hi"], "seed must be at least 0, got -1"),
+        (["--seed", "-2", "Hi"], "seed must be at least -1, got -2"),
         (["--stop", "", "Hi"], "stop must hold non-empty strings"),
         (["Hi", "--stop-token-ids", "49152"], "token id 49152 in stop_token_ids is outside the vocabulary"),
         (["--max-model-len", "1000", "Hi"], "max_model_len is 1000, but the model's context length is 256"),
@@ -94,8 +155,33 @@ def test_mistakes(capsys, arguments, words):
     assert words in line
 
 
+@pytest.mark.parametrize(
+    ("content", "is_terminal", "words"),
+    [
+        (b"", True, "there is no prompt; give a PROMPT, --file FILE, --jsonl FILE, or a text on standard input"),
+        (b"", False, "standard input is empty"),
+        (b"\n", False, "standard input is empty"),
+        (b"caf\xe9", False, "standard input is not UTF-8"),
+    ],
+)
+def test_no_prompt(monkeypatch, capsys, content, is_terminal, words):
+    """It is not worth the loading of a model."""
+    monkeypatch.setattr(LLMEngine, "from_engine_args", None)
+    give_stdin(monkeypatch, content, is_terminal=is_terminal)
+    assert main(["generate"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_no_standard_input(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    for arguments in ([], ["-"], ["--jsonl", "-"]):
+        assert main(["generate", *arguments]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 class PlayedEngine:
-    """Emits what it is told to, step by step: {request id: (text, finish reason)}."""
+    """Emits what it is told to, step by step: {request id: (text, finish reason)}, or a list with the choices' indices
+    before."""
 
     tokenizer = None
 
@@ -104,6 +190,9 @@ class PlayedEngine:
         self._after_step = after_step
         self._num_requests = 0
         self._first = True
+
+    def default_sampling_params(self):
+        return SamplingParams()
 
     def add_request(self, prompt, params):
         self._num_requests += 1
@@ -114,21 +203,26 @@ class PlayedEngine:
             self._after_step()
         self._first = False
         return [
-            RequestOutput(request_id, "p", [1], [completion(text, reason)], reason is not None, 0)
-            for request_id, (text, reason) in next(self._steps).items()
+            RequestOutput(request_id, "p", [1], [completion(*choice) for choice in as_choices(news)], False, 0)
+            for request_id, news in next(self._steps).items()
         ]
 
 
-def completion(text, reason):
-    return CompletionOutput(0, text, [1] * bool(text), None, None, reason, "it broke" if reason == "error" else None)
+def as_choices(news):
+    return news if isinstance(news, list) else [(0, *news)]
 
 
-def play(monkeypatch, capsys, num_prompts, *steps):
+def completion(index, text, reason):
+    stop_reason = "it broke" if reason == "error" else None
+    return CompletionOutput(index, text, [1] * bool(text), None, None, reason, stop_reason)
+
+
+def play(monkeypatch, capsys, num_prompts, *steps, flags=()):
     """Exit status, what was printed during each step, and standard error."""
     shown = []
     engine = PlayedEngine(steps, lambda: shown.append(capsys.readouterr().out))
     monkeypatch.setattr("pelton.cli.generate.LLMEngine.from_engine_args", lambda args, progress: engine)
-    status = main(["generate", *["p"] * num_prompts])
+    status = main(["generate", *flags, *["p"] * num_prompts])
     captured = capsys.readouterr()
     return status, [*shown, captured.out], captured.err
 
@@ -147,7 +241,23 @@ def test_the_first_unfinished_prompt_streams(monkeypatch, capsys):
     )
     assert status == 0
     assert shown == ["=== p\na", "b", "", "c\n=== p\nxy\n=== p\nmnop", "q\n"]
-    assert "1 cut off by --max-tokens" in errors
+    assert "1 cut off by max_tokens" in errors
+
+
+def test_the_first_unfinished_choice_streams(monkeypatch, capsys):
+    status, shown, errors = play(
+        monkeypatch,
+        capsys,
+        1,
+        {"0": [(1, "x", None)]},
+        {"0": [(0, "a", None), (1, "y", None)]},
+        {"0": [(1, "z", "length")]},
+        {"0": [(0, "b", "length")]},
+        flags=["--n", "2"],
+    )
+    assert status == 0
+    assert shown == ["--- choice 1\n", "a", "", "b\n--- choice 2\nxyz\n"]
+    assert "2 cut off by max_tokens" in errors
 
 
 def test_a_request_that_fails(monkeypatch, capsys):

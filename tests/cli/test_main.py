@@ -1,25 +1,27 @@
 """The `pelton` command as a process: exit statuses, streams, and what help costs."""
 
+import errno
 import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pelton import __version__
 from pelton.cli.main import COMMANDS, main
+from tests.cli.helpers import PELTON, on_tiny_llama
 from tests.support.tiny_llama import tiny_llama
 
 
 def pelton(*arguments, **kwargs):
     """Run the command with Python's warnings as errors."""
-    command = [sys.executable, "-W", "error", "-m", "pelton.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+    return subprocess.run([*PELTON, *arguments], capture_output=True, text=True, timeout=120, **kwargs)
 
 
 def generate(*arguments):
-    return ["generate", "--model", tiny_llama(), "--temperature", "0", "--max-tokens", "4", *arguments]
+    return on_tiny_llama("generate", "--max-tokens", "4", *arguments)
 
 
 def test_help_does_without_the_engine():
@@ -42,7 +44,7 @@ def test_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])
     assert end.value.code == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     for name, (_, does) in COMMANDS.items():
         assert f"{name}: {does}" in text
 
@@ -68,7 +70,8 @@ def test_version(capsys):
         ([], "arguments are required: COMMAND"),
         (["bake"], "invalid choice: 'bake'"),
         (["--frobnicate"], "arguments are required: COMMAND"),
-        (["generate"], "arguments are required: PROMPT"),
+        (["chat", "Hello"], "unrecognized arguments: Hello"),
+        (["models", "a", "b"], "unrecognized arguments: b"),
         (["generate", "--frobnicate", "Hi"], "unrecognized arguments: --frobnicate"),
         (["generate", "--max-tokens", "many", "Hi"], "invalid int value: 'many'"),
         (["generate", "--scheduling-policy", "lifo", "Hi"], "invalid choice: 'lifo'"),
@@ -119,7 +122,7 @@ def test_a_mistake_is_one_line(arguments, words):
 
 def test_bytes_that_are_no_text():
     """A prompt that is not valid UTF-8 arrives with lone surrogates."""
-    command = [sys.executable, "-m", "pelton.cli.main", *generate()]
+    command = [*PELTON, *generate()]
     done = subprocess.run([*map(os.fsencode, command), b"caf\xe9"], capture_output=True, timeout=120, check=False)
     assert done.returncode == 2
     lines = done.stderr.decode().splitlines()
@@ -132,13 +135,28 @@ def test_a_reader_that_has_gone():
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        command = [sys.executable, "-m", "pelton.cli.main", *generate("Hello")]
+        command = [*PELTON, *generate("Hello")]
         done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     finally:
         os.close(writer)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk():
+    command = [*PELTON, *generate("Hello")]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"pelton: the output: {os.strerror(errno.ENOSPC)}"
+
+
+def test_a_module_is_the_command():
+    command = [sys.executable, "-W", "error", "-m", "pelton", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, f"pelton {__version__}\n")
 
 
 def test_what_pelton_logs_is_shown_once_and_nothing_else(monkeypatch, capsys):

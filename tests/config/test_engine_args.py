@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from pelton.config import CacheConfig, EngineArgs, ModelConfig, SchedulerConfig
+from pelton.config import CacheConfig, EngineArgs, ModelConfig, SamplingConfig, SchedulerConfig
 from pelton.config.options import doc_of
 
 REFUSED = [
@@ -21,7 +21,7 @@ REFUSED = [
     ("max_model_len", "64"),
     ("max_model_len", 64.0),
     ("max_model_len", True),
-    ("max_logprobs", -1),
+    ("max_logprobs", -2),
     ("max_logprobs", None),
     ("block_size", 0),
     ("block_size", "16"),
@@ -37,6 +37,12 @@ REFUSED = [
     ("max_num_seqs", True),
     ("long_prefill_token_threshold", -1),
     ("scheduling_policy", "lifo"),
+    ("logprobs_mode", "raw"),
+    ("logprobs_mode", None),
+    ("generation_config", "vllm"),
+    ("generation_config", True),
+    ("logits_processors", "module:Class"),
+    ("logits_processors", None),
 ]
 
 
@@ -72,6 +78,12 @@ def test_sections_take_their_own():
     assert EngineArgs.create() == EngineArgs()
 
 
+def test_logits_processors_are_classes_or_names():
+    assert EngineArgs.create(logits_processors=[int, "a:B"]).sampling.logits_processors == [int, "a:B"]
+    with pytest.raises(ValueError, match="must hold classes or names module:Class, got 5"):
+        EngineArgs.create(logits_processors=[5])
+
+
 def test_configuration_is_frozen():
     with pytest.raises(AttributeError):
         EngineArgs.create().cache.block_size = 8
@@ -90,6 +102,8 @@ GIVEN = {
     "max_num_seqs": 3,
     "long_prefill_token_threshold": 17,
     "scheduling_policy": "priority",
+    "logprobs_mode": "processed_logits",
+    "generation_config": "none",
 }
 
 
@@ -105,13 +119,15 @@ def test_the_command_line_says_the_same_as_python():
         flag = "--" + name.replace("_", "-")
         flags += ["--no-enable-prefix-caching"] if value is False else [flag, str(value)]
     assert parse(*flags) == EngineArgs.create(**GIVEN)
-    assert {*GIVEN, "num_gpu_blocks_override"} == set(EngineArgs.names())
+    assert {*GIVEN, "num_gpu_blocks_override", "logits_processors"} == set(EngineArgs.names())
+    processors = ["--logits-processors", "a:B", "--logits-processors", "c.d:E"]
+    assert parse(*processors) == EngineArgs.create(logits_processors=["a:B", "c.d:E"])
     assert parse("--num-gpu-blocks-override", "9") == EngineArgs.create(num_gpu_blocks_override=9)
     assert all(getattr(section(EngineArgs(), name), name) != value for name, value in GIVEN.items()), "no defaults"
 
 
 def section(args, name):
-    return next(part for part in (args.model, args.cache, args.scheduler) if hasattr(part, name))
+    return next(part for part in (args.model, args.cache, args.scheduler, args.sampling) if hasattr(part, name))
 
 
 def test_no_flags_are_the_defaults():
@@ -125,7 +141,9 @@ def test_flags_of_the_wrong_type():
         parse("--scheduling-policy", "lifo")
 
 
-DECLARED = [declared for kind in (ModelConfig, CacheConfig, SchedulerConfig) for declared in fields(kind)]
+DECLARED = [
+    declared for kind in (ModelConfig, CacheConfig, SchedulerConfig, SamplingConfig) for declared in fields(kind)
+]
 
 
 @pytest.mark.parametrize("declared", DECLARED, ids=lambda declared: declared.name)
@@ -134,6 +152,6 @@ def test_help_comes_from_the_field(monkeypatch, declared):
     parser = argparse.ArgumentParser()
     EngineArgs.add_cli_args(parser)
     action = next(action for action in parser._actions if action.dest == declared.name)
-    default = "" if declared.default is None else f" Default: {declared.default}."
+    default = "" if declared.default in (None, ()) else f" Default: {declared.default}."
     assert action.help.replace("%%", "%") == doc_of(declared) + default
     assert doc_of(declared) + default in " ".join(parser.format_help().split())

@@ -143,3 +143,33 @@ def test_the_message_stays_as_it_is():
     launch(request)
     request.append_sampled([3])
     assert message.prompt_token_ids == [1, 2]
+
+
+@pytest.mark.parametrize("tokens", [[7], [EOS], [7, 8]])
+def test_only_the_prompt_is_wanted(tokens):
+    """max_tokens is 0: the whole prompt is computed, and nothing is taken."""
+    request = make_request(max_tokens=0)
+    assert request.max_computed_tokens == 3
+    launch(request)
+    assert request.append_sampled(tokens) == 0
+    assert request.token_ids == [10, 11, 12]
+    assert request.status is RequestStatus.FINISHED_LENGTH
+    assert_consistent(request)
+
+
+def test_the_last_output_token_is_never_computed():
+    assert make_request(max_tokens=5).max_computed_tokens == 7
+    assert make_request(max_tokens=1).max_computed_tokens == 3
+    assert make_request(max_tokens=None, max_model_len=50).max_computed_tokens == 49
+
+
+def test_prompt_logprobs_bound_what_the_cache_may_give():
+    assert make_request().max_cached_tokens == 2
+    request = make_request(prompt_logprobs=0)
+    assert request.max_cached_tokens == 0
+    request.num_prompt_logprobs = 1
+    assert request.max_cached_tokens == 1
+    request.num_prompt_logprobs = 2
+    launch(request)
+    request.append_sampled([7])
+    assert request.max_cached_tokens == 3, "all delivered: one token to sample from is left"

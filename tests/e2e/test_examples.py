@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES_IN_VLLM = {"LLM", "SamplingParams"}
-"""Of those that the package itself exports, the ones that Pelton has as well."""
+NAMES_IN_VLLM = {"pelton": {"LLM", "SamplingParams"}, "pelton.sampling_params": {"BeamSearchParams"}}
+"""Of those that vLLM has under the same path, the ones that Pelton has as well."""
 
 
 def run(name: str) -> str:
@@ -23,6 +23,18 @@ def test_basic():
     out = run("offline_basic.py")
     assert "'Hello, my name is'" in out
     assert "'The president of the United States is'" in out
+
+
+def test_chat():
+    answers = re.findall(r"(Why is the sky blue|Which sea does it flow into)\? (['\"].+['\"])", run("offline_chat.py"))
+    assert len(answers) == 2
+
+
+def test_beam_search():
+    out = run("offline_beam_search.py")
+    scores = [float(score) for score in re.findall(r"-\d+\.\d+", out)]
+    assert len(scores) >= 2
+    assert scores[0] >= scores[1]
 
 
 def test_long_shared_prefix():
@@ -38,17 +50,15 @@ def test_long_shared_prefix():
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("offline_*.py")), ids=lambda path: path.name)
 def test_the_listings_would_run_on_vllm(path):
     """With another package name in their import lines: they import nothing from Pelton but what vLLM has too."""
-    modules, names = set(), set()
+    names: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
+            names |= {alias.name: set() for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-            if node.module == "pelton":
-                names |= {alias.name for alias in node.names}
-    assert names
-    assert names <= NAMES_IN_VLLM
-    assert modules - {"pelton"} <= sys.stdlib_module_names
+            names.setdefault(node.module, set()).update(alias.name for alias in node.names)
+    assert names["pelton"]
+    for module, imported in names.items():
+        assert module in sys.stdlib_module_names or imported <= NAMES_IN_VLLM[module], module
 
 
 @pytest.mark.slow

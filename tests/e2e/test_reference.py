@@ -4,11 +4,19 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+)
 
 from pelton import LLM, SamplingParams
 from pelton.loader import open_checkpoint
-from tests.support.engines import assert_all_same, assert_as_reference, generate
+from tests.support.engines import NEAR_TIE, assert_all_same, assert_as_reference, generate
 from tests.support.prompts import prompts
 from tests.support.tiny_llama import smollm2_tokenizer
 
@@ -96,6 +104,81 @@ def test_greedy_tokens_and_logprobs_equal_transformers(reference, outputs):
 
     largest = assert_as_reference(outputs, logprobs_of)
     print(f"largest difference of a logprob: {largest:.1e}")
+
+
+EDITED = ["capital", "python", "list", "german", "257 tokens"]
+EOS = 2
+EDITS = {
+    "repetition": {"repetition_penalty": 1.3},
+    "bad words": {"bad_words": ["Paris", "the", "return", "und"]},
+    "min_tokens": {"min_tokens": 12, "ignore_eos": False, "logit_bias": {EOS: 12.0}},
+    "bias": {"logit_bias": {198: 4.0, 28: -100.0}},
+    "all": {"repetition_penalty": 0.9, "bad_words": ["the", "a"], "logit_bias": {30: 3.0}, "min_tokens": 5},
+}
+
+
+def processors_of(fields: dict, prompt_ids: list[int]) -> list:
+    """transformers' processors for these parameters, in the order in which Pelton's act."""
+    found = []
+    if words := fields.get("bad_words"):
+        # What the output must not hold: the prompt does not count, so they see the output only.
+        ids = [list(form) for word in words for form in smollm2_tokenizer().word_forms(word)]
+        found.append(lambda seen, scores: NoBadWordsLogitsProcessor(ids)(seen[:, len(prompt_ids) :], scores))
+    if length := fields.get("min_tokens"):
+        found.append(MinNewTokensLengthLogitsProcessor(len(prompt_ids), length, EOS))
+    if bias := fields.get("logit_bias"):
+        found.append(SequenceBiasLogitsProcessor([[[token_id], value] for token_id, value in bias.items()]))
+    if penalty := fields.get("repetition_penalty"):
+        found.append(RepetitionPenaltyLogitsProcessor(penalty))
+    return found
+
+
+def test_edited_logits_choose_what_transformers_processors_choose(reference):
+    """Greedy tokens with penalties, biases and bans, by induction (fault 20)."""
+    llm = LLM(model="smollm2", max_model_len=512)
+    ids = prompts(llm.get_tokenizer())
+    cases = [(name, edit) for name in EDITED for edit in EDITS]
+    params = [SamplingParams(**{"temperature": 0, "max_tokens": 24, "ignore_eos": True} | EDITS[e]) for _, e in cases]
+    found = llm.generate([ids[name] for name, _ in cases], params, use_tqdm=False)
+    plain = {
+        name: llm.generate(ids[name], SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)[0]
+        for name in EDITED
+    }
+    num_changed = 0
+    for (name, edit), output in zip(cases, found, strict=True):
+        prompt_ids, token_ids = output.prompt_token_ids, output.outputs[0].token_ids
+        num_changed += token_ids != plain[name].outputs[0].token_ids
+        with torch.inference_mode():
+            sequence = torch.tensor([prompt_ids + token_ids])
+            logits = reference(sequence[:, :-1], logits_to_keep=len(token_ids)).logits[0]
+        processors = LogitsProcessorList(processors_of(EDITS[edit], prompt_ids))
+        for position, token_id in enumerate(token_ids):
+            scores = logits[position][None].clone()
+            for processor in processors:
+                scores = processor(sequence[:, : len(prompt_ids) + position], scores)
+            best = scores[0].topk(2)
+            if best.values[0] - best.values[1] >= NEAR_TIE:
+                assert token_id == best.indices[0], f"{name}, {edit}: token {position}"
+    assert num_changed > len(cases) // 2, "the edits matter"
+
+
+def test_prompt_logprobs_equal_transformers(reference):
+    llm = LLM(model="smollm2", max_num_batched_tokens=200)
+    ids = prompts(llm.get_tokenizer())
+    params = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=3)
+    for name in ("one token", "chinese", "json", "257 tokens"):
+        (output,) = llm.generate(ids[name], params, use_tqdm=False)
+        assert output.outputs[0].token_ids == []
+        assert output.prompt_logprobs[0] is None
+        with torch.inference_mode():
+            logits = reference(torch.tensor([ids[name]])).logits[0].double()
+        expected = torch.log_softmax(logits, dim=-1)
+        for position, entries in enumerate(output.prompt_logprobs[1:]):
+            assert next(iter(entries)) == ids[name][position + 1]
+            for token_id, entry in entries.items():
+                assert abs(entry.logprob - expected[position, token_id].item()) < 1e-3, f"{name}, {position}"
+            top = [entry.logprob for entry in entries.values() if entry.rank <= 3]
+            assert max(top) > expected[position].max() - 1e-3
 
 
 def test_safetensors_give_the_same_as_gguf(reference, outputs, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pelton.core.request import RequestStatus
-from tests.support.fakes import FakeEngine, full_spec, sliding_spec
+from tests.support.fakes import BREAKING, FakeEngine, full_spec, sliding_spec
 
 MODELS = {
     "full": [full_spec()],
@@ -29,7 +29,7 @@ def check_invariants(engine: FakeEngine) -> None:
         assert request.num_tokens == len(request.token_ids) + request.num_pending_tokens
         assert 0 <= request.num_pending_tokens <= scheduler.num_steps_in_flight
         assert 0 <= request.num_computed_tokens <= request.num_tokens
-        assert len(request.token_ids) < request.max_total_tokens
+        assert len(request.token_ids) < max(request.max_total_tokens, request.num_prompt_tokens + 1)
         if request.status is not RequestStatus.RUNNING:
             assert request.num_computed_tokens == request.num_pending_tokens == 0
     if not scheduler.num_steps_in_flight:
@@ -63,9 +63,11 @@ ACTIONS = st.one_of(
         st.integers(0, 3),  # which shared prefix
         st.integers(0, 20),  # how much of it
         st.integers(1, 12),  # own tokens
-        st.integers(1, 24),  # max_tokens
+        st.integers(0, 24),  # max_tokens
         st.integers(-1, 1),  # priority
         st.sampled_from([None, None, None, "salt"]),
+        st.sampled_from([None, None, 0]),  # prompt_logprobs
+        st.sampled_from([False] * 7 + [True]),  # whether the model breaks on it
     ),
     st.tuples(st.just("step"), st.integers(1, 6)),
     st.tuples(st.just("step"), st.integers(1, 6)),
@@ -79,12 +81,16 @@ def run_actions(engine: FakeEngine, actions: Sequence[tuple]) -> None:
     """Play the actions, then run to the end; everything that was not aborted or failed is as expected."""
     prefixes = [[100 * n + i for i in range(20)] for n in range(4)]
     aborted: set[str] = set()
+    breaking: set[str] = set()
     for action in actions:
         if action[0] == "add":
-            _, prefix, shared, own, max_tokens, priority, salt = action
+            _, prefix, shared, own, max_tokens, priority, salt, prompt_logprobs, breaks = action
             request_id = str(len(engine.prompts))
             prompt = prefixes[prefix][:shared] + [len(engine.prompts) % 7] * own
-            engine.add(request_id, prompt, max_tokens, priority, salt)
+            if breaks:
+                breaking.add(request_id)
+                prompt.append(BREAKING)
+            engine.add(request_id, prompt, max_tokens, priority, salt, prompt_logprobs=prompt_logprobs)
         elif action[0] == "step":
             for _ in range(action[1]):
                 engine.step()
@@ -107,13 +113,19 @@ def run_actions(engine: FakeEngine, actions: Sequence[tuple]) -> None:
         assert steps < 5000, "no end in sight"
     check_idle(engine)
     failed = {request_id for request_id, reason in engine.finish_reasons.items() if reason == "error"}
-    assert not failed or engine.worker.failing_steps
+    assert failed <= breaking or engine.worker.failing_steps
+    assert breaking <= failed | aborted
     for request_id in engine.prompts:
-        expected = engine.expected(request_id)
-        if request_id in aborted | failed:
-            assert engine.tokens[request_id] == expected[: len(engine.tokens[request_id])]
+        expected, scored = engine.expected(request_id), engine.expected_prompt_logprobs(request_id)
+        tokens, found = engine.tokens[request_id], engine.prompt_logprobs.get(request_id, [])
+        if request_id in breaking:
+            assert tokens == []
+        elif request_id in aborted | failed:
+            assert tokens == expected[: len(tokens)]
+            assert found == scored[: len(found)]
         else:
-            assert engine.tokens[request_id] == expected
+            assert tokens == expected
+            assert found == scored
     assert engine.finish_reasons.keys() | aborted == engine.prompts.keys()
 
 

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from pelton.config import EngineArgs
 from pelton.engine.input_processor import InputProcessor
 from pelton.loader import open_checkpoint
 from pelton.tokenizer import load_tokenizer
+from tests.support.vocabularies import vocabulary_tokenizer
 
 VOCAB_SIZE = 49152
 MAX_MODEL_LEN = 64
@@ -22,8 +24,18 @@ def tokenizer():
 
 @pytest.fixture
 def processor(tokenizer):
-    args = EngineArgs.create(max_logprobs=5, scheduling_policy="priority")
+    args = EngineArgs.create(scheduling_policy="priority")
     return InputProcessor(args, tokenizer, [2, 0], VOCAB_SIZE, MAX_MODEL_LEN)
+
+
+@pytest.fixture
+def process(processor):
+    """With default parameters and an id."""
+
+    def process(prompt, params=None, **options):
+        return processor.process(prompt, params or SamplingParams(), **{"request_id": "a", **options})
+
+    return process
 
 
 BAD_PROMPTS = [
@@ -46,9 +58,20 @@ BAD_PROMPTS = [
     ([1, VOCAB_SIZE], ["token id 49152", "outside the vocabulary", "49151"]),
     ([2**63], [f"token id {2**63}", "outside the vocabulary"]),
     ([-(2**63)], [f"token id {-(2**63)}", "outside the vocabulary"]),
-    ({}, ["exactly one of prompt and prompt_token_ids"]),
-    ({"cache_salt": "a"}, ["exactly one of prompt and prompt_token_ids"]),
-    ({"prompt": "a", "prompt_token_ids": [1]}, ["exactly one of prompt and prompt_token_ids"]),
+    ([10**400], ["token id", "outside the vocabulary"]),
+    ([[[[[[]]]] * 100]], ["prompt_token_ids must be integers"]),
+    (["x" * 10_000], ["prompt_token_ids must be integers"]),
+    ([b"\n"], ["prompt_token_ids must be integers"]),
+    ({}, ["needs prompt or prompt_token_ids"]),
+    ({"cache_salt": "a"}, ["needs prompt or prompt_token_ids"]),
+    ({"prompt": "a", "prompt_token_ids": []}, ["the prompt is empty"]),
+    ({"prompt": "a", "prompt_token_ids": None}, ["prompt_token_ids must be a list", "NoneType"]),
+    ({"prompt": None, "prompt_token_ids": [1]}, ["prompt must be a string", "NoneType"]),
+    ({"prompt": [1], "prompt_token_ids": [1]}, ["prompt must be a string", "list"]),
+    ({"prompt": "a\ud800" * 100, "prompt_token_ids": [1]}, ["prompt must be valid Unicode"]),
+    ({"prompt": "a", "x" * 10_000: 1}, ["unknown key"]),
+    ("\x04", ["no tokens for the prompt", r"'\x04'"]),
+    ("\x04" * 10_000, ["no tokens for the prompt"]),
     ({"prompt": "a", "multi_modal_data": {}}, ["unknown key 'multi_modal_data'", "cache_salt"]),
     ({"prompt": "a", 5: 5}, ["unknown key 5"]),
     ({"prompt": None}, ["prompt must be a string", "NoneType"]),
@@ -70,9 +93,9 @@ BAD_PROMPTS = [
 
 
 @pytest.mark.parametrize(("prompt", "words"), BAD_PROMPTS, ids=lambda value: ascii(value)[:30])
-def test_bad_prompts(processor, prompt, words):
+def test_bad_prompts(process, prompt, words):
     with pytest.raises(ValueError, match=r".") as caught:
-        processor.process(prompt, SamplingParams())
+        process(prompt)
     message = str(caught.value)
     for word in words:
         assert word in message
@@ -81,77 +104,88 @@ def test_bad_prompts(processor, prompt, words):
     message.encode()
 
 
-BAD_PARAMETERS = [
-    ({"logprobs": 6}, ["logprobs is 6", "max_logprobs allows 5", "larger max_logprobs"]),
-    ({"stop_token_ids": [1, VOCAB_SIZE]}, ["token id 49152 in stop_token_ids", "49151"]),
-    ({"stop_token_ids": [2**40]}, [f"token id {2**40} in stop_token_ids"]),
-]
-
-
-@pytest.mark.parametrize(("fields", "words"), BAD_PARAMETERS, ids=lambda value: ascii(value)[:30])
-def test_bad_parameters(processor, fields, words):
-    with pytest.raises(ValueError, match=r".") as caught:
-        processor.process("Hello", SamplingParams(**fields))
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("params", [None, {}, {"temperature": 0}, "greedy", SamplingParams])
+@pytest.mark.parametrize("params", [{}, {"temperature": 0}, "greedy", SamplingParams])
 def test_parameters_of_another_type(processor, params):
     with pytest.raises(ValueError, match="sampling_params must be SamplingParams, got"):
-        processor.process("Hello", params)
+        processor.process("Hello", params, request_id="a")
 
 
 @pytest.mark.parametrize("priority", [None, 1.0, "1", True, 2**63, -(2**63) - 1])
-def test_bad_priorities(processor, priority):
+def test_bad_priorities(process, priority):
     with pytest.raises(ValueError, match="priority must be"):
-        processor.process("Hello", SamplingParams(), priority=priority)
+        process("Hello", priority=priority)
 
 
-def test_the_longest_prompt(processor):
-    """One token less than the context: room for one token of output."""
-    processed = processor.process([1] * (MAX_MODEL_LEN - 1), SamplingParams())
-    assert len(processed.message.prompt_token_ids) == MAX_MODEL_LEN - 1
+@pytest.mark.parametrize("request_id", ["", 7, b"a", None])
+def test_bad_request_ids(process, request_id):
+    with pytest.raises(ValueError, match="request_id must be a non-empty string"):
+        process("Hi", request_id=request_id)
 
 
-def test_limits_are_inclusive(processor):
-    processor.process([0, VOCAB_SIZE - 1], SamplingParams(logprobs=5, stop_token_ids=[0, VOCAB_SIZE - 1]))
+@pytest.mark.parametrize("max_tokens", [16, 0])
+def test_the_longest_prompt(process, max_tokens):
+    """One token less than the context: room for one token of output, even if none is wanted."""
+    params = SamplingParams(max_tokens=max_tokens)
+    assert process([1] * (MAX_MODEL_LEN - 1), params).message.prompt_token_ids == [1] * (MAX_MODEL_LEN - 1)
+    with pytest.raises(ValueError, match="maximum context length"):
+        process([1] * MAX_MODEL_LEN, params)
 
 
-def test_a_text_prompt(processor, tokenizer):
-    processed = processor.process("Hello 🚀", SamplingParams(seed=3), priority=-2)
+def test_limits_are_inclusive(process):
+    ids = [0, VOCAB_SIZE - 1]
+    params = SamplingParams(stop_token_ids=ids, allowed_token_ids=ids, logit_bias=dict.fromkeys(ids, 1.0))
+    assert process(ids, params).message.prompt_token_ids == ids
+
+
+def test_a_text_prompt(process, tokenizer):
+    processed = process("Hello 🚀", SamplingParams(seed=3, n=4), request_id="mine", priority=-2)
     message = processed.message
     assert processed.prompt == "Hello 🚀"
+    assert message.request_id == "mine"
     assert message.prompt_token_ids == tokenizer.encode("Hello 🚀")
     assert message.eos_token_ids == [2, 0]
     assert message.priority == -2
     assert message.cache_salt is None
-    assert message.sampling_params == SamplingParams(seed=3)
+    assert message.choice == 0
+    assert message.bad_words_token_ids == []
+    assert message.sampling_params == SamplingParams(seed=3, n=4)
 
 
 @pytest.mark.parametrize("prompt", [[5, 6], {"prompt_token_ids": [5, 6]}])
-def test_a_token_prompt(processor, prompt):
-    processed = processor.process(prompt, SamplingParams())
+def test_a_token_prompt(process, prompt):
+    processed = process(prompt)
     assert processed.prompt is None
     assert processed.message.prompt_token_ids == [5, 6]
 
 
+@pytest.mark.parametrize("text", ["something else", ""])
+def test_a_text_beside_the_ids_is_carried_along(process, text):
+    processed = process({"prompt": text, "prompt_token_ids": [5, 6]})
+    assert processed.prompt == text
+    assert processed.message.prompt_token_ids == [5, 6]
+
+
 @pytest.mark.parametrize("prompt", [{"prompt": "Hi", "cache_salt": "a"}, {"prompt_token_ids": [1], "cache_salt": "a"}])
-def test_a_salt(processor, prompt):
-    assert processor.process(prompt, SamplingParams()).message.cache_salt == "a"
-    assert processor.process(prompt | {"cache_salt": None}, SamplingParams()).message.cache_salt is None
+def test_a_salt(process, prompt):
+    assert process(prompt).message.cache_salt == "a"
+    assert process(prompt | {"cache_salt": None}).message.cache_salt is None
 
 
-def test_request_ids_are_counted_unless_given(processor):
-    ids = [processor.process("Hi", SamplingParams()).message.request_id for _ in range(3)]
-    assert ids == ["request-0", "request-1", "request-2"]
-    assert processor.process("Hi", SamplingParams(), request_id="mine").message.request_id == "mine"
+def test_request_ids_are_counted(processor):
+    assert [processor.next_request_id() for _ in range(3)] == ["request-0", "request-1", "request-2"]
 
 
-def test_drawn_seeds_differ_and_leave_global_generators_alone(processor):
+def test_a_priority_that_nobody_would_look_at_is_refused(tokenizer):
+    processor = InputProcessor(EngineArgs.create(), tokenizer, [2], VOCAB_SIZE, MAX_MODEL_LEN)
+    assert processor.process("Hi", SamplingParams(), request_id="a", priority=0)
+    with pytest.raises(ValueError, match="priority is 3, but only scheduling_policy='priority' looks at it"):
+        processor.process("Hi", SamplingParams(), request_id="a", priority=3)
+
+
+def test_drawn_seeds_differ_and_leave_global_generators_alone(process):
     params = SamplingParams()
     before = random.getstate(), np.random.get_state()
-    seeds = [processor.process("Hi", params).message.sampling_params.seed for _ in range(200)]
+    seeds = [process("Hi", params).message.sampling_params.seed for _ in range(200)]
     after = random.getstate(), np.random.get_state()
     assert after[0] == before[0]
     assert str(after[1]) == str(before[1])
@@ -161,11 +195,11 @@ def test_drawn_seeds_differ_and_leave_global_generators_alone(processor):
     assert params.seed is None, "the user's own parameters stay as they are"
 
 
-def test_drawn_seeds_do_not_follow_the_global_generator(processor):
+def test_drawn_seeds_do_not_follow_the_global_generator(process):
     def draw():
         random.seed(1)
         np.random.seed(1)
-        return processor.process("Hi", SamplingParams()).message.sampling_params.seed
+        return process("Hi").message.sampling_params.seed
 
     state = random.getstate()
     try:
@@ -174,28 +208,107 @@ def test_drawn_seeds_do_not_follow_the_global_generator(processor):
         random.setstate(state)
 
 
-def test_a_given_seed_is_kept(processor):
-    assert processor.process("Hi", SamplingParams(seed=0)).message.sampling_params.seed == 0
+def test_a_given_seed_is_kept(process):
+    assert process("Hi", SamplingParams(seed=0)).message.sampling_params.seed == 0
 
 
-@pytest.mark.parametrize("request_id", ["", 7, b"a"])
-def test_bad_request_ids(processor, request_id):
-    with pytest.raises(ValueError, match="request_id must be a non-empty string"):
-        processor.process("Hi", SamplingParams(), request_id=request_id)
-
-
-def test_a_priority_that_nobody_would_look_at_is_refused(tokenizer):
-    processor = InputProcessor(EngineArgs.create(), tokenizer, [2], VOCAB_SIZE, MAX_MODEL_LEN)
-    assert processor.process("Hi", SamplingParams(), priority=0)
-    with pytest.raises(ValueError, match="priority is 3, but only scheduling_policy='priority' looks at it"):
-        processor.process("Hi", SamplingParams(), priority=3)
-
-
-def test_requests_are_copies(processor):
+def test_requests_are_copies(process):
     """What callers do with their prompt and parameters later changes nothing."""
-    prompt, params = [1, 2, 3], SamplingParams(seed=1, stop_token_ids=[5])
-    message = processor.process(prompt, params).message
+    prompt = [1, 2, 3]
+    params = SamplingParams(
+        seed=1,
+        stop=["x"],
+        stop_token_ids=[5],
+        allowed_token_ids=[6],
+        bad_words=["no"],
+        logit_bias={7: 1.0},
+    )
+    message = process(prompt, params).message
+    expected = msgspec.json.encode(message)
     prompt.append(4)
     params.temperature = 0.0
-    assert message.prompt_token_ids == [1, 2, 3]
-    assert message.sampling_params.temperature == 1.0
+    for values in (params.stop, params.stop_token_ids, params.allowed_token_ids, params.bad_words):
+        values.append(values[0])
+    params.logit_bias[8] = 1.0
+    assert msgspec.json.encode(message) == expected
+
+
+def test_parameters_are_checked_again(process):
+    """Their owner may have changed them since they were made."""
+    params = SamplingParams()
+    params.allowed_token_ids = 5
+    with pytest.raises(ValueError, match="allowed_token_ids must be a list of token ids, got 5"):
+        process("Hi", params)
+
+
+LONG_TEXT = "one two three four five six seven eight nine ten eleven twelve"
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"truncate_prompt_tokens": 3}, 3),
+        ({"truncate_prompt_tokens": MAX_MODEL_LEN - 1}, MAX_MODEL_LEN - 1),
+        ({"truncate_prompt_tokens": -1}, MAX_MODEL_LEN - 16),
+        ({"truncate_prompt_tokens": -1, "max_tokens": 1}, MAX_MODEL_LEN - 1),
+        ({"truncate_prompt_tokens": -1, "max_tokens": MAX_MODEL_LEN - 1}, 1),
+        ({"truncate_prompt_tokens": -1, "max_tokens": MAX_MODEL_LEN}, MAX_MODEL_LEN - 1),
+        ({"truncate_prompt_tokens": -1, "max_tokens": 10**9}, MAX_MODEL_LEN - 1),
+        ({"truncate_prompt_tokens": -1, "max_tokens": None}, MAX_MODEL_LEN - 1),
+        ({"truncate_prompt_tokens": -1, "max_tokens": 0}, MAX_MODEL_LEN - 1),
+    ],
+)
+def test_truncation_keeps_the_last_tokens(process, tokenizer, params, expected):
+    ids = list(range(100, 100 + 2 * MAX_MODEL_LEN))
+    assert process(ids, SamplingParams(**params)).message.prompt_token_ids == ids[-expected:]
+    text = LONG_TEXT * 20
+    processed = process(text, SamplingParams(**params))
+    assert processed.message.prompt_token_ids == tokenizer.encode(text)[-expected:]
+    assert processed.prompt == text
+
+
+def test_a_short_prompt_is_not_truncated(process):
+    for prompt in ([5, 6], {"prompt_token_ids": [5, 6], "prompt": LONG_TEXT}):
+        for length in (2, 3, -1):
+            params = SamplingParams(truncate_prompt_tokens=length)
+            assert process(prompt, params).message.prompt_token_ids == [5, 6]
+
+
+def test_a_text_beside_the_ids_does_not_matter_for_truncation(process):
+    params = SamplingParams(truncate_prompt_tokens=2)
+    assert process({"prompt_token_ids": [5, 6, 7], "prompt": "a"}, params).message.prompt_token_ids == [6, 7]
+
+
+@pytest.mark.parametrize("length", [MAX_MODEL_LEN, 10**12])
+def test_truncation_to_more_than_the_context_is_refused(process, length):
+    problem = f"truncate_prompt_tokens is {length}, but the context holds prompts of at most 63 tokens; .* or to -1"
+    with pytest.raises(ValueError, match=problem):
+        process("Hi", SamplingParams(truncate_prompt_tokens=length))
+
+
+def test_ids_that_truncation_drops_are_checked(process):
+    with pytest.raises(ValueError, match="token id 49152 in the prompt is outside the vocabulary"):
+        process([VOCAB_SIZE, 1, 2], SamplingParams(truncate_prompt_tokens=2))
+
+
+def test_truncated_texts_keep_what_the_model_wants_around_them():
+    tokenizer = vocabulary_tokenizer("bert-bge")
+    processor = InputProcessor(EngineArgs.create(), tokenizer, [2], tokenizer.vocab_size, MAX_MODEL_LEN)
+
+    def truncated(prompt, length):
+        params = SamplingParams(truncate_prompt_tokens=length)
+        return processor.process(prompt, params, request_id="a").message.prompt_token_ids
+
+    whole = tokenizer.encode(LONG_TEXT)
+    assert truncated(LONG_TEXT, 5) == [101, *whole[-4:]]
+    assert truncated(LONG_TEXT, 2) == [101, 102]
+    assert truncated(LONG_TEXT, 63) == truncated(LONG_TEXT, -1) == whole
+    assert truncated(whole, 2) == whole[-2:], "ids are taken as they are"
+    with pytest.raises(ValueError, match=r"truncate_prompt_tokens is 1: 1 is too few, .* wants 2 tokens around"):
+        truncated(LONG_TEXT, 1)
+
+
+def test_bad_words_arrive_as_ids(process, tokenizer):
+    message = process("Hi", SamplingParams(bad_words=["dog", " dog"])).message
+    assert sorted(message.bad_words_token_ids) == sorted(tokenizer.encode(text) for text in ("dog", " dog"))
+    assert message.sampling_params.bad_words == ["dog", " dog"]

@@ -6,60 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pelton import SamplingParams
-from pelton.core.messages import EngineCoreOutput, EngineCoreRequest, TokenLogprobs
-from pelton.engine.input_processor import ProcessedRequest
-from pelton.engine.output_processor import OutputProcessor
-from pelton.loader import open_checkpoint
 from pelton.sampling_params import RequestOutputKind
-from pelton.tokenizer import load_tokenizer
+from tests.support.played import EOS, TOKENIZER, Played, position
 from tests.support.prompts import TEXTS
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-TOKENIZER = load_tokenizer(open_checkpoint("smollm2"))
-EOS = TOKENIZER.special_token_id("eos_token")
-
-
-class Played:
-    """An output processor with one request, and everything that it has emitted."""
-
-    def __init__(self, **params):
-        self.processor = OutputProcessor(TOKENIZER)
-        self.outputs = []
-        self.aborts = []
-        self.add("r", **params)
-
-    def add(self, request_id, **params):
-        params = SamplingParams(**params)
-        message = EngineCoreRequest(request_id, [504, 3575], params, arrival_time=0.0, eos_token_ids=[EOS])
-        self.processor.add_request(ProcessedRequest(message, "The capital"))
-
-    def step(self, *token_ids, request_id="r", **fields):
-        processed = self.processor.process([EngineCoreOutput(request_id, list(token_ids), **fields)])
-        self.outputs += processed.request_outputs
-        self.aborts += processed.aborts
-
-    def play(self, token_ids, finish_reason="length", stop_reason=None):
-        """One token per step; the last one ends the request. Stops early if a stop string does."""
-        for index, token_id in enumerate(token_ids):
-            last = index == len(token_ids) - 1
-            self.step(
-                token_id,
-                finish_reason=finish_reason if last else None,
-                stop_reason=stop_reason if last else None,
-            )
-            if self.aborts:
-                break
-        return self
-
-    @property
-    def texts(self):
-        return [output.outputs[0].text for output in self.outputs]
-
-    @property
-    def last(self):
-        return self.outputs[-1].outputs[0]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -99,6 +51,11 @@ def test_the_fields_of_an_output():
     assert output.outputs[0].finish_reason is None
     assert output.outputs[0].logprobs is None
     assert output.outputs[0].cumulative_logprob is None
+    assert not output.outputs[0].finished()
+    assert output.prompt_logprobs is None
+    assert output.metrics is None
+    played.step(30, finish_reason="length")
+    assert played.last.finished()
 
 
 def test_a_character_in_three_tokens_appears_whole():
@@ -178,8 +135,11 @@ def test_a_stop_string_ends_the_request_in_the_core():
     assert played.aborts == ["r"]
     assert played.outputs[-1].finished
     assert len(played.processor) == 0
-    played.step(30)  # a step that was in flight
+    played.step(30)
     assert len(played.outputs) == 2
+    assert played.aborts == ["r", "r"], "should it still run, the core is told again"
+    played.step(30, finish_reason="length")
+    assert played.aborts == ["r", "r"]
 
 
 def test_a_stop_string_in_the_last_token_needs_no_abort():
@@ -196,12 +156,6 @@ def test_text_held_for_a_stop_string_comes_at_the_end():
     assert held.texts == [" Paris"]
     at_eos = Played(output_kind=DELTA, stop="Paris!").play([7042, EOS], "stop")
     assert at_eos.texts == [" ", "Paris"]
-
-
-def position(sampled, rank, *top):
-    """Log probabilities as a worker reports them: [(token, logprob)...], the sampled one first."""
-    ids, values = zip(sampled, *top, strict=True)
-    return TokenLogprobs(list(ids), list(values), rank)
 
 
 @pytest.mark.parametrize("kind", RequestOutputKind)
@@ -291,6 +245,25 @@ def test_a_request_that_fails_keeps_its_text():
     assert (played.last.finish_reason, played.last.stop_reason) == ("error", "RuntimeError: the model broke")
 
 
+def test_a_request_for_no_token():
+    """With max_tokens=0 the core ends a request when its prompt is computed."""
+    played = Played(max_tokens=0, logprobs=0)
+    played.step(finish_reason="length", num_cached_tokens=1)
+    assert [output.finished for output in played.outputs] == [True]
+    assert (played.last.text, played.last.token_ids, played.last.logprobs) == ("", [], [])
+    assert (played.last.finish_reason, played.last.cumulative_logprob) == ("length", 0.0)
+    assert played.outputs[0].num_cached_tokens == 1
+    assert played.outputs[0].metrics.first_token_ts is None
+    assert len(played.processor) == 0
+
+
+def test_a_step_that_brings_a_request_nothing_is_no_output():
+    played = Played(output_kind=DELTA)
+    played.step()
+    assert played.outputs == []
+    assert len(played.processor) == 1
+
+
 def test_requests_do_not_mix():
     played = Played(output_kind=DELTA)
     played.add("s", output_kind=DELTA)
@@ -304,3 +277,43 @@ def test_requests_do_not_mix():
         texts[output.request_id] += output.outputs[0].text
     assert texts == {"r": "🚀", "s": "é🔥"}
     assert len(played.processor) == 1
+
+
+def test_an_id_is_refused_while_it_is_in_use():
+    played = Played()
+    with pytest.raises(ValueError, match=r"^request_id 'r' is in use by a request that has not finished$"):
+        played.add("r")
+    played.step(30, finish_reason="length")
+    played.add("r")
+    assert "r" in played.processor
+
+
+def test_a_discarded_request_leaves_no_trace():
+    played = Played(n=2)
+    played.processor.discard_request("unknown")
+    assert len(played.processor) == 1
+    played.processor.discard_request("r")
+    assert len(played.processor) == 0
+    assert not any(request_id in played.processor for request_id in ("r", "r/0", "r/1"))
+    assert all(metric.value == 0 for metric in played.processor.metrics.snapshot("", None) if hasattr(metric, "value"))
+
+
+def test_metrics_of_a_request(monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr("pelton.engine.output_processor.monotonic", lambda: now[0])
+    played = Played()
+    played.add("s", arrival_time=4.0, output_kind=FINAL_ONLY)
+    for now[0], token_id in ((10.0, 30), (11.5, 31), (12.0, 32)):
+        last = now[0] == 12.0
+        played.step(token_id, request_id="s", scheduled_time=7.0, finish_reason="length" if last else None)
+    metrics = played.outputs[0].metrics
+    assert (metrics.arrival_time, metrics.scheduled_ts) == (4.0, 7.0)
+    assert (metrics.first_token_ts, metrics.last_token_ts, metrics.first_token_latency) == (10.0, 12.0, 6.0)
+    assert metrics.num_generation_tokens == 3
+
+
+def test_metrics_of_a_request_that_never_ran():
+    played = Played()
+    metrics = played.processor.abort_requests(["r"])[0].metrics
+    assert (metrics.scheduled_ts, metrics.first_token_ts, metrics.last_token_ts) == (None, None, None)
+    assert (metrics.first_token_latency, metrics.num_generation_tokens) == (None, 0)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from pelton.ops import Dim, L, R, T
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, Dim, E, L, M, P, R, T
 from pelton.ops.operator import Operator
 from pelton.ops.operators import OPERATORS
 from pelton.ops.reference.philox import Purpose, uniform
 
 SIZES: list[dict[Dim, int]] = [
-    {T: 1, R: 1, L: 1},
-    {T: 2, R: 2, L: 1},
-    {T: 17, R: 5, L: 3},
-    {T: 64, R: 1, L: 7},
-    {T: 151, R: 3, L: 33},
+    {T: 1, R: 1, L: 1, E: 0, M: 0, B: 0, P: 0},
+    {T: 2, R: 2, L: 1, E: 1, M: 1, B: 0, P: 3},
+    {T: 17, R: 5, L: 3, E: 3, M: 2, B: 9, P: 0},
+    {T: 64, R: 1, L: 7, E: 5, M: 0, B: 40, P: 60},
+    {T: 151, R: 3, L: 33, E: 20, M: 3, B: 70, P: 500},
 ]
 
 
@@ -111,27 +111,93 @@ def softcap(x: Any, cap: float) -> list[Any]:
     return [cap * torch.tanh(exact(x) / cap)]
 
 
-def sample(logits: Any, temperature: Any, top_k: Any, top_p: Any, seed: Any, choice: Any, position: Any) -> list[Any]:
-    """By sorting: the tokens in order of likelihood, cut, then walked through in order of id."""
+def process_logits(logits: Any, hook: Any) -> list[Any]:
+    return [[row + np.float32(i) for i, row in enumerate(logits)]]
+
+
+def edit_logits(
+    logits: Any,
+    rows: Any,
+    mask_index: Any,
+    masks: Any,
+    bias_start: Any,
+    bias_ids: Any,
+    bias: Any,
+    penalty_start: Any,
+    penalty_ids: Any,
+    penalty_counts: Any,
+    penalties: Any,
+) -> list[Any]:
+    """Entry by entry, with the masks as Python's integers."""
+    edited = np.empty((len(rows), logits.shape[1]))
+    for e, (row, mask) in enumerate(zip(rows.tolist(), mask_index.tolist(), strict=True)):
+        scores = logits[row].astype(np.float64)
+        if np.isnan(scores).any() or np.inf in scores:
+            edited[e] = np.nan
+            continue
+        if mask >= 0:
+            bits = sum(word << 32 * i for i, word in enumerate(masks[mask].tolist()))
+            scores = np.array([score if bits >> v & 1 else -np.inf for v, score in enumerate(scores)])
+        for i in range(bias_start[e], bias_start[e + 1]):
+            scores[bias_ids[i]] += bias[i]
+        repetition, frequency, presence = penalties[e].tolist()
+        for i in range(penalty_start[e], penalty_start[e + 1]):
+            score, count = scores[penalty_ids[i]], penalty_counts[i]
+            score = score / repetition if score > 0 else score * repetition
+            scores[penalty_ids[i]] = score - frequency * count - presence * (count > 0)
+        edited[e] = scores
+    return [edited]
+
+
+def chosen_rows(logits: Any, edited: Any, edited_index: Any) -> list[Any]:
+    return [logits[row] if index == -1 else edited[index] for row, index in enumerate(edited_index.tolist())]
+
+
+def is_broken(scores: Any) -> bool:
+    return bool(np.isnan(scores).any() or np.isposinf(scores).any() or np.isneginf(scores).all())
+
+
+def weights_of_candidates(scores: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> dict[int, float]:
+    """By sorting: the tokens in order of likelihood, cut after top-k, min-p and top-p."""
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    if 0 < top_k < len(order):
+        order = [i for i in order if scores[i] >= scores[order[top_k - 1]]]
+    weights = {i: np.exp((float(scores[i]) - float(scores[order[0]])) / float(temperature)) for i in order}
+    weights = {i: weight for i, weight in weights.items() if weight >= float(min_p)}
+    mass, kept = 0.0, {}
+    for i, weight in weights.items():
+        kept[i] = weight
+        mass += weight
+        if top_p < 1.0 and mass >= float(top_p) * sum(weights.values()):
+            break
+    return kept
+
+
+def sample(
+    logits: Any,
+    edited: Any,
+    edited_index: Any,
+    temperature: Any,
+    top_k: Any,
+    top_p: Any,
+    min_p: Any,
+    seed: Any,
+    choice: Any,
+    position: Any,
+) -> list[Any]:
+    """The candidates are walked through in order of id."""
     draws = uniform(seed, choice, position, Purpose.SAMPLE)
     tokens = []
-    for row in range(len(logits)):
-        order = sorted(range(logits.shape[1]), key=lambda i: (-logits[row, i], i))
-        if temperature[row] == 0.0:
-            tokens.append(order[0])
+    for row, scores in enumerate(chosen_rows(logits, edited, edited_index)):
+        if is_broken(scores):
+            tokens.append(NO_CANDIDATE if np.isneginf(scores).all() else INVALID_LOGITS)
             continue
-        if 0 < top_k[row] < len(order):
-            order = order[: top_k[row]]
-        best = float(logits[row, order[0]])
-        weights = {i: np.exp((float(logits[row, i]) - best) / float(temperature[row])) for i in order}
-        mass, kept = 0.0, []
-        for i in order:
-            kept.append(i)
-            mass += weights[i]
-            if mass >= float(top_p[row]) * sum(weights.values()):
-                break
-        left = draws[row] * mass
-        for i in sorted(kept):
+        if temperature[row] == 0.0:
+            tokens.append(scores.tolist().index(max(scores)))
+            continue
+        weights = weights_of_candidates(scores, temperature[row], top_k[row], top_p[row], min_p[row])
+        left = draws[row] * sum(weights.values())
+        for i in sorted(weights):
             left -= weights[i]
             if left < 0.0:
                 break
@@ -139,19 +205,37 @@ def sample(logits: Any, temperature: Any, top_k: Any, top_p: Any, seed: Any, cho
     return [tokens]
 
 
-def logprobs(logits: Any, token_ids: Any, num_logprobs: Any, max_logprobs: int) -> list[Any]:
+def warp_logits(
+    logits: Any, edited: Any, edited_index: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any
+) -> list[Any]:
+    warped = []
+    for row, scores in enumerate(chosen_rows(logits, edited, edited_index)):
+        if temperature[row] == 0.0 or is_broken(scores):
+            warped.append(scores)
+            continue
+        kept = weights_of_candidates(scores, temperature[row], top_k[row], top_p[row], min_p[row])
+        quotients = scores.astype(np.float64) / float(temperature[row])
+        warped.append([quotient if i in kept else -np.inf for i, quotient in enumerate(quotients)])
+    return [warped]
+
+
+def logprobs(logits: Any, token_ids: Any, num_logprobs: Any, max_logprobs: int, normalize: bool) -> list[Any]:
     rows = len(logits)
     sampled, rank = np.zeros(rows), np.zeros(rows)
     top_ids, top = np.zeros((rows, max_logprobs)), np.zeros((rows, max_logprobs))
     for row, count in enumerate(num_logprobs.tolist()):
-        if count < 0:
+        if count < 0 or token_ids[row] < 0:
             continue
-        all_logprobs = torch.log_softmax(exact(logits[row]), dim=0).tolist()
-        order = sorted(range(len(all_logprobs)), key=lambda i: (-logits[row, i], i))
-        sampled[row] = all_logprobs[token_ids[row]]
+        if is_broken(logits[row]):
+            sampled[row] = np.nan
+            continue
+        scores = exact(logits[row])
+        scores = (torch.log_softmax(scores, dim=0) if normalize else scores).tolist()
+        order = sorted(range(len(scores)), key=lambda i: (-logits[row, i], i))
+        sampled[row] = scores[token_ids[row]]
         rank[row] = 1 + sum(x > logits[row, token_ids[row]] for x in logits[row])
         top_ids[row, :count] = order[:count]
-        top[row, :count] = [all_logprobs[i] for i in order[:count]]
+        top[row, :count] = [scores[i] for i in order[:count]]
     return [sampled, rank, top_ids, top]
 
 
@@ -167,7 +251,10 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
         attention,
         gather_rows,
         softcap,
+        process_logits,
+        edit_logits,
         sample,
+        warp_logits,
         logprobs,
     )
 }

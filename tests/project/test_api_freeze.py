@@ -4,28 +4,52 @@ import argparse
 
 import pelton
 from pelton.config import EngineArgs
-from pelton.sampling_params import SamplingParams
+from pelton.sampling_params import BeamSearchParams, SamplingParams
 
 PUBLIC_NAMES = ["LLM", "SamplingParams"]
 
 SAMPLING_PARAMETERS = [
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
     "temperature",
-    "top_k",
     "top_p",
+    "top_k",
+    "min_p",
     "seed",
-    "max_tokens",
-    "ignore_eos",
     "stop",
     "stop_token_ids",
+    "include_stop_str_in_output",
+    "bad_words",
+    "ignore_eos",
+    "max_tokens",
+    "min_tokens",
     "logprobs",
+    "prompt_logprobs",
+    "logit_bias",
+    "allowed_token_ids",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "extra_args",
     "output_kind",
+]
+
+BEAM_SEARCH_PARAMETERS = [
+    "beam_width",
+    "max_tokens",
+    "ignore_eos",
+    "temperature",
+    "length_penalty",
+    "include_stop_str_in_output",
 ]
 
 ENGINE_ARGUMENTS = [
     "model",
     "revision",
     "max_model_len",
-    "max_logprobs",
     "block_size",
     "kv_cache_memory_bytes",
     "num_gpu_blocks_override",
@@ -35,6 +59,10 @@ ENGINE_ARGUMENTS = [
     "max_num_seqs",
     "long_prefill_token_threshold",
     "scheduling_policy",
+    "max_logprobs",
+    "logprobs_mode",
+    "generation_config",
+    "logits_processors",
 ]
 
 
@@ -46,6 +74,10 @@ def test_public_names() -> None:
 
 def test_sampling_parameters() -> None:
     assert list(SamplingParams.__struct_fields__) == SAMPLING_PARAMETERS
+
+
+def test_beam_search_parameters() -> None:
+    assert list(BeamSearchParams.__struct_fields__) == BEAM_SEARCH_PARAMETERS
 
 
 def test_engine_arguments() -> None:

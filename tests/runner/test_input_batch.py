@@ -5,32 +5,20 @@ import pytest
 
 from pelton import SamplingParams
 from pelton.core.kv_spec import KVCacheGroup
-from pelton.core.messages import NewRequest, SchedulerOutput
+from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch
+from pelton.runner.sampling_state import SamplingState
 from tests.support.fakes import full_spec, sliding_spec
+from tests.support.requests import new_request, step_of
 
 GREEDY = SamplingParams(temperature=0)
 SAMPLED = SamplingParams(temperature=0.5, top_k=7, top_p=0.25, seed=2**64 - 1, logprobs=3)
 
 
-def step(requests, *, new=(), blocks=None, dropped=()):
-    """`requests`: id -> (scheduled, computed, logits)."""
-    scheduled, computed, logits = zip(*requests.values(), strict=True)
-    return SchedulerOutput(
-        step_id=1,
-        request_ids=list(requests),
-        num_scheduled_tokens=list(scheduled),
-        num_computed_tokens=list(computed),
-        num_logits=list(logits),
-        new_requests=list(new),
-        new_block_ids=blocks or {},
-        dropped_request_ids=list(dropped),
-    )
-
-
 def two_groups(max_num_seqs=3, max_model_len=12):
     groups = [KVCacheGroup(full_spec(4), (0,)), KVCacheGroup(sliding_spec(6, 4), (1,))]
-    return InputBatch(groups, max_num_seqs, max_model_len)
+    sampling = SamplingState(max_num_seqs, 100, CustomProcessors([]))
+    return InputBatch(groups, max_num_seqs, max_model_len, sampling)
 
 
 def run(batch, output):
@@ -45,11 +33,11 @@ def check(array, expected, dtype):
 
 def test_chunk_and_decode_in_one_step():
     batch = two_groups()
-    a = NewRequest("a", [10, 11, 12, 13, 14, 15, 16], SAMPLED, [[5, 6], [7, 8]])
-    b = NewRequest("b", [20, 21, 22], GREEDY, [[9], [3]])
+    a = new_request("a", [10, 11, 12, 13, 14, 15, 16], SAMPLED, [[5, 6], [7, 8]])
+    b = new_request("b", [20, 21, 22], GREEDY, [[9], [3]])
 
     # Step 1: a chunk of a (5 of 7 tokens, nothing sampled), all of b.
-    inputs = run(batch, step({"a": (5, 0, 0), "b": (3, 0, 1)}, new=[a, b]))
+    inputs = run(batch, step_of({"a": (5, 0, 0), "b": (3, 0, 1)}, new=[a, b]))
     check(inputs.token_ids, [10, 11, 12, 13, 14, 20, 21, 22], np.int32)
     check(inputs.positions, [0, 1, 2, 3, 4, 0, 1, 2], np.int32)
     check(inputs.query_start, [0, 5, 8], np.int32)
@@ -66,7 +54,7 @@ def test_chunk_and_decode_in_one_step():
     batch.append_sampled(inputs, np.array([23], np.int32))
 
     # Step 2: b decodes (4 tokens: still its first block), a's last chunk reaches its end.
-    inputs = run(batch, step({"b": (1, 3, 1), "a": (2, 5, 1)}))
+    inputs = run(batch, step_of({"b": (1, 3, 1), "a": (2, 5, 1)}))
     check(inputs.token_ids, [23, 15, 16], np.int32)
     check(inputs.positions, [3, 5, 6], np.int32)
     check(inputs.query_start, [0, 1, 3], np.int32)
@@ -85,7 +73,7 @@ def test_chunk_and_decode_in_one_step():
     batch.append_sampled(inputs, np.array([24, 17], np.int32))
 
     # Step 3: new blocks for b, in both groups.
-    inputs = run(batch, step({"b": (1, 4, 1), "a": (1, 7, 1)}, blocks={"b": [[2], [1]]}))
+    inputs = run(batch, step_of({"b": (1, 4, 1), "a": (1, 7, 1)}, blocks={"b": [[2], [1]]}))
     check(inputs.token_ids, [24, 17], np.int32)
     check(inputs.slot_mapping[0], [8, 27], np.int64)
     check(inputs.slot_mapping[1], [4, 35], np.int64)
@@ -95,8 +83,8 @@ def test_chunk_and_decode_in_one_step():
 
 def test_a_cached_prefix_begins_later():
     batch = two_groups()
-    new = NewRequest("a", list(range(30, 39)), GREEDY, [[5, 6, 7], [0, 8, 9]])
-    inputs = run(batch, step({"a": (1, 8, 1)}, new=[new]))
+    new = new_request("a", list(range(30, 39)), GREEDY, [[5, 6, 7], [0, 8, 9]])
+    inputs = run(batch, step_of({"a": (1, 8, 1)}, new=[new]))
     check(inputs.token_ids, [38], np.int32)
     check(inputs.positions, [8], np.int32)
     check(inputs.seq_lens, [9], np.int32)
@@ -106,11 +94,11 @@ def test_a_cached_prefix_begins_later():
 def test_rows_are_reused():
     """A dropped request's row goes to the next one, and nothing of it shows through."""
     batch = two_groups(max_num_seqs=1)
-    old = NewRequest("old", list(range(12)), SAMPLED, [[5, 6, 7], [8, 9, 10]])
-    run(batch, step({"old": (12, 0, 1)}, new=[old]))
+    old = new_request("old", list(range(12)), SAMPLED, [[5, 6, 7], [8, 9, 10]])
+    run(batch, step_of({"old": (12, 0, 1)}, new=[old]))
     assert len(batch) == 1
-    new = NewRequest("new", [50, 51], GREEDY, [[1], [2]])
-    inputs = run(batch, step({"new": (2, 0, 1)}, new=[new], dropped=["old", "never seen"]))
+    new = new_request("new", [50, 51], GREEDY, [[1], [2]])
+    inputs = run(batch, step_of({"new": (2, 0, 1)}, new=[new], dropped=["old", "never seen"]))
     assert len(batch) == 1
     check(inputs.token_ids, [50, 51], np.int32)
     check(inputs.slot_mapping[0], [4, 5], np.int64)
@@ -119,7 +107,7 @@ def test_rows_are_reused():
     check(inputs.sampling.top_p, [1.0], np.float32)
     check(inputs.sampling.num_logprobs, [-1], np.int32)
     batch.append_sampled(inputs, np.array([52], np.int32))
-    inputs = run(batch, step({"new": (1, 2, 1)}, blocks={"new": [[3], [4]]}))
+    inputs = run(batch, step_of({"new": (1, 2, 1)}, blocks={"new": [[3], [4]]}))
     check(inputs.token_ids, [52], np.int32)
     check(inputs.block_tables[0][0, :2], [1, 3], np.int32)
 
@@ -127,9 +115,9 @@ def test_rows_are_reused():
 def test_a_preempted_request_comes_back_whole():
     """Dropped and new in one step: its tokens now hold the output so far."""
     batch = two_groups(max_num_seqs=1)
-    run(batch, step({"a": (2, 0, 1)}, new=[NewRequest("a", [1, 2], GREEDY, [[5], [6]])]))
-    resumed = NewRequest("a", [1, 2, 3, 4, 5], GREEDY, [[7, 8], [9, 10]])
-    inputs = run(batch, step({"a": (5, 0, 1)}, new=[resumed], dropped=["a"]))
+    run(batch, step_of({"a": (2, 0, 1)}, new=[new_request("a", [1, 2], GREEDY, [[5], [6]])]))
+    resumed = new_request("a", [1, 2], GREEDY, [[7, 8], [9, 10]], output=[3, 4, 5])
+    inputs = run(batch, step_of({"a": (5, 0, 1)}, new=[resumed], dropped=["a"]))
     check(inputs.token_ids, [1, 2, 3, 4, 5], np.int32)
     check(inputs.slot_mapping[0], [28, 29, 30, 31, 32], np.int64)
     assert len(batch) == 1
@@ -139,7 +127,10 @@ def test_a_preempted_request_comes_back_whole():
     ("fields", "attribute", "expected"),
     [
         ({"temperature": 1e300}, "temperature", np.finfo(np.float32).max),
-        ({"temperature": 1e-300}, "temperature", 0.0),
+        ({"temperature": 1e-300}, "temperature", np.finfo(np.float32).tiny),
+        ({"temperature": 0}, "temperature", 0.0),
+        ({"top_p": 1e-300}, "top_p", np.finfo(np.float32).tiny),
+        ({"min_p": 0}, "min_p", 0.0),
         ({"top_k": -1}, "top_k", 0),
         ({"top_k": 2**63 - 1}, "top_k", 2**31 - 1),
         ({"logprobs": 0}, "num_logprobs", 0),
@@ -147,12 +138,12 @@ def test_a_preempted_request_comes_back_whole():
 )
 def test_extreme_parameters_fit_the_arrays(fields, attribute, expected):
     batch = two_groups()
-    new = NewRequest("a", [1], SamplingParams(seed=0, **fields), [[1], [2]])
-    inputs = run(batch, step({"a": (1, 0, 1)}, new=[new]))
+    new = new_request("a", [1], SamplingParams(seed=0, **fields), [[1], [2]])
+    inputs = run(batch, step_of({"a": (1, 0, 1)}, new=[new]))
     assert getattr(inputs.sampling, attribute)[0] == expected
 
 
 def test_sampling_needs_a_seed():
     batch = two_groups()
     with pytest.raises(AssertionError, match="draws the seed"):
-        batch.update(step({"a": (1, 0, 1)}, new=[NewRequest("a", [1], SamplingParams(), [[1], [2]])]))
+        batch.update(step_of({"a": (1, 0, 1)}, new=[new_request("a", [1], SamplingParams(), [[1], [2]])]))

@@ -45,4 +45,4 @@ def test_a_model_that_nobody_uses_is_freed_at_once():
     finally:
         tracemalloc.stop()
         gc.enable()
-    assert sizes[2] - sizes[1] < 20_000, sizes  # the layers of the tiny model alone are larger
+    assert sizes[2] - sizes[1] < 100_000, sizes  # the arenas of its programs are hundreds of times as large

@@ -1,125 +1,37 @@
-"""The sampler, driven through the head program of a model whose hidden states are its logits."""
+"""The head program: the order of its stages, broken rows, log probabilities in every mode, the scorer."""
 
 import numpy as np
 import pytest
 import torch
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from pelton.config import DecoderConfig, RopeConfig
-from pelton.ops import Interpreter, L, Recorder, T, Value
-from pelton.sampling import record_head
+from pelton.config.sampling import LOGPROBS_MODES
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, E, Interpreter, L, M, P, T
+from pelton.sampling import record_head, record_scorer
+from tests.sampling.helpers import Edit, Identity, edit_arrays, run
 
-
-class Identity:
-    """Logits are the hidden states."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.config = DecoderConfig(
-            architecture="identity",
-            vocab_size=vocab_size,
-            hidden_size=vocab_size,
-            intermediate_size=1,
-            num_layers=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_size=2,
-            rms_norm_eps=1e-5,
-            rope=RopeConfig(1e4),
-            sliding_rope=RopeConfig(1e4),
-            attention_scale=1.0,
-            max_position_embeddings=1,
-            tie_word_embeddings=True,
-            eos_token_ids=(0,),
-            layer_windows=(None,),
-        )
-
-    def head(self, op: Recorder, rows: Value) -> Value:
-        return rows
+RNG = np.random.default_rng(7)
+LOGITS = RNG.standard_normal((30, 50), dtype=np.float32) * 4
 
 
-def run(
-    logits: np.ndarray,
-    rows: object = None,
-    *,
-    temperature: object = 1.0,
-    top_k: object = 0,
-    top_p: object = 1.0,
-    seed: object = 0,
-    position: object = 0,
-    num_logprobs: object = -1,
-    max_logprobs: int = 4,
-) -> dict[str, np.ndarray]:
-    """The head's outputs; per-row operands may be given as one number for all rows."""
-    logits_rows = np.arange(len(logits), dtype=np.int32) if rows is None else np.array(rows, np.int32)
-    num_rows = len(logits_rows)
+class FavourToken:
+    """A hook that adds to one token, in every row."""
 
-    def operand(value: object, dtype: str) -> np.ndarray:
-        return np.broadcast_to(np.array(value, dtype), num_rows)
+    def __init__(self, token_id: int, bias: float) -> None:
+        self.token_id = token_id
+        self.bias = bias
 
-    sizes = {T: len(logits), L: num_rows}
-    interpreter = Interpreter(record_head(Identity(logits.shape[1]), max_logprobs), sizes, check_finite=True)
-    return interpreter.run(
-        sizes,
-        {
-            "hidden": logits,
-            "logits_rows": logits_rows,
-            "temperature": operand(temperature, "float32"),
-            "top_k": operand(top_k, "int32"),
-            "top_p": operand(top_p, "float32"),
-            "seed": operand(seed, "uint64"),
-            "choice": operand(0, "int32"),
-            "position": operand(position, "int32"),
-            "num_logprobs": operand(num_logprobs, "int32"),
-        },
-    )
+    def apply(self, logits: np.ndarray) -> None:
+        logits[:, self.token_id] += self.bias
 
 
-def repeated(row: np.ndarray, count: int) -> np.ndarray:
-    return np.ascontiguousarray(np.broadcast_to(row, (count, len(row))))
-
-
-def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    expected = probabilities * counts.sum()
-    assert not counts[expected == 0].any(), "a token that was ruled out"
-    kept = expected > 0
-    return float(((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum())
-
-
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"),
-    [(1.0, 0, 1.0), (0.7, -1, 1.0), (2.0, 4, 1.0), (1.0, 0, 0.8), (1.5, 6, 0.7), (1.0, 99, 1.0)],
-)
-def test_distribution_is_that_of_transformers(temperature: float, top_k: int, top_p: float) -> None:
-    row = np.random.default_rng(3).standard_normal(10, dtype=np.float32)
-    scores = torch.from_numpy(row)[None]
-    scores = TemperatureLogitsWarper(temperature)(None, scores)
-    if top_k > 0:
-        scores = TopKLogitsWarper(top_k)(None, scores)
-    scores = TopPLogitsWarper(top_p)(None, scores)
-    probabilities = torch.softmax(scores.double(), dim=-1)[0].numpy()
-
-    tokens = run(
-        repeated(row, 20_000),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=17,
-        position=np.arange(20_000),
-    )["token_ids"]
-    counts = np.bincount(tokens, minlength=10)
-    assert chi_square(counts, probabilities) < 27.9  # 9 degrees of freedom, p = 0.001
-
-
-@pytest.mark.parametrize(("top_k", "top_p"), [(7, 1.0), (0, 0.4), (0, 0.95), (50, 0.9), (1, 1.0), (0, 1e-6)])
-def test_only_tokens_that_transformers_keeps(top_k: int, top_p: float) -> None:
-    logits = np.random.default_rng(4).standard_normal((200, 300), dtype=np.float32) * 3
-    scores = torch.from_numpy(logits)
-    if top_k > 0:
-        scores = TopKLogitsWarper(top_k)(None, scores)
-    kept = torch.isfinite(TopPLogitsWarper(top_p)(None, scores)).numpy()
-    for seed in range(5):
-        tokens = run(logits, top_k=top_k, top_p=top_p, seed=seed)["token_ids"]
-        assert kept[np.arange(200), tokens].all()
+def random_edit(rng: np.random.Generator, vocab_size: int) -> Edit | None:
+    if rng.random() < 0.3:
+        return None
+    ids = rng.permutation(vocab_size)
+    allowed = None if rng.random() < 0.5 else ids[: vocab_size // 2].tolist()
+    bias = {int(i): float(rng.choice([1.0, -3.0, -np.inf])) for i in ids[: rng.integers(0, 9)]}
+    counts = {int(i): int(rng.integers(0, 4)) for i in ids[5 : rng.integers(5, 30)]}
+    return Edit(allowed, bias, counts, *rng.choice([[1.0, 0.0, 0.0], [1.3, 0.0, 0.0], [1.1, 0.5, -0.5]]).tolist())
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:
@@ -127,82 +39,153 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert run(logits, temperature=0.0)["token_ids"].tolist() == [1, 0, 0]
     mixed = run(logits, temperature=[0.0, 1.0, 0.0])["token_ids"]
     assert mixed[[0, 2]].tolist() == [1, 0]
+    assert run(logits, temperature=0.0, edits=Edit(bias={1: -np.inf, 0: -1.0}))["token_ids"].tolist() == [2, 2, 3]
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-10, 3e38])
-def test_extreme_temperatures(temperature: float) -> None:
-    logits = np.random.default_rng(5).standard_normal((50, 30), dtype=np.float32)
-    tokens = run(logits, temperature=temperature, seed=np.arange(50))["token_ids"]
-    if temperature < 1:
-        assert np.array_equal(tokens, logits.argmax(-1))
-    else:
-        assert len(set(tokens.tolist())) > 15
-
-
-def test_top_p_keeps_the_lowest_ids_of_equals() -> None:
-    tokens = run(np.zeros((500, 8), np.float32), top_p=0.5, position=np.arange(500))["token_ids"]
-    assert set(tokens.tolist()) == {0, 1, 2, 3}
-
-
-def test_ruled_out_logits_are_never_sampled() -> None:
-    logits = np.full((2000, 6), -np.inf, np.float32)
-    logits[:, 2] = logits[:, 4] = 1.0
-    head = Interpreter(record_head(Identity(6), 0), {T: 2000, L: 2000})
-    ones = np.ones(2000, np.float32)
-    zeros = np.zeros(2000, np.int32)
-    inputs = {
-        "hidden": logits,
-        "logits_rows": np.arange(2000, dtype=np.int32),
-        "temperature": ones,
-        "top_p": ones,
-        "top_k": zeros,
-        "seed": np.zeros(2000, np.uint64),
-        "choice": zeros,
-        "position": np.arange(2000, dtype=np.int32),
-        "num_logprobs": zeros - 1,
-    }
-    tokens = head.run({T: 2000, L: 2000}, inputs)["token_ids"]
-    assert set(tokens.tolist()) == {2, 4}
-
-
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+@pytest.mark.parametrize("mode", LOGPROBS_MODES)
+def test_a_row_is_the_same_alone_and_beside_others(mode: str) -> None:
+    """Bit by bit, beside rows with every other parameter, broken rows among them."""
     rng = np.random.default_rng(6)
-    logits = rng.standard_normal((40, 200), dtype=np.float32) * 3
+    logits = rng.standard_normal((60, 200), dtype=np.float32) * 3
+    logits[5, 7], logits[6, 8], logits[7] = np.nan, np.inf, -np.inf
     operands = {
-        "temperature": rng.choice([0.0, 0.6, 1.0], 40),
-        "top_k": rng.choice([0, 3, 40], 40),
-        "top_p": rng.choice([0.5, 0.95, 1.0], 40),
-        "seed": rng.integers(0, 2**64, 40, dtype=np.uint64),
-        "position": rng.integers(0, 1000, 40),
-        "num_logprobs": rng.integers(-1, 5, 40),
+        "temperature": rng.choice([0.0, 0.6, 1.0], 60),
+        "top_k": rng.choice([0, 3, 40], 60),
+        "top_p": rng.choice([0.5, 0.95, 1.0], 60),
+        "min_p": rng.choice([0.0, 0.02, 0.3], 60),
+        "seed": rng.integers(0, 2**64, 60, dtype=np.uint64),
+        "choice": rng.integers(0, 5, 60),
+        "position": rng.integers(0, 1000, 60),
+        "num_logprobs": rng.integers(-1, 5, 60),
     }
-    together = run(logits, **operands)
-    for row in range(40):
-        alone = run(logits, [row], **{name: values[row] for name, values in operands.items()})
+    edits = [random_edit(rng, 200) for _ in range(60)]
+    together = run(logits, edits=edits, mode=mode, **operands)
+    assert together["token_ids"][5:8].tolist() == [INVALID_LOGITS, INVALID_LOGITS, NO_CANDIDATE]
+    assert (np.delete(together["token_ids"], [5, 6, 7]) >= 0).all()
+    for row in range(60):
+        own = {name: values[row] for name, values in operands.items()}
+        alone = run(logits, [row], edits=[edits[row]], mode=mode, **own)
         for name, output in alone.items():
-            assert np.array_equal(output[0], together[name][row]), name
+            assert np.array_equal(output[0], together[name][row], equal_nan=output.dtype == np.float32), name
 
 
-def test_seed_and_position_decide() -> None:
-    logits = np.zeros((300, 1000), np.float32)
-    by_position = run(logits, seed=1, position=np.arange(300))["token_ids"]
-    by_seed = run(logits, seed=np.arange(300), position=1)["token_ids"]
-    assert len(set(by_position.tolist())) > 200
-    assert len(set(by_seed.tolist())) > 200
-    assert np.array_equal(by_position, run(logits, seed=1, position=np.arange(300))["token_ids"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_logits_are_told_and_not_hidden(temperature: float, value: float) -> None:
+    logits = LOGITS[:6].copy()
+    logits[[1, 3, 4], 9] = value
+    hiding = Edit(allowed=[2, 3], bias={9: -np.inf})
+    parameters = {"top_k": [0, 0, 0, 5, 0, 0], "top_p": 0.9, "min_p": [0, 0, 0, 0, 0.1, 0], "num_logprobs": 2}
+    edits = [None, None, None, None, hiding, hiding]
+    out = run(logits, temperature=temperature, edits=edits, **parameters)
+    assert out["token_ids"][[1, 3, 4]].tolist() == [INVALID_LOGITS] * 3
+    assert (out["token_ids"][[0, 2, 5]] >= 0).all()
+    for name in ("sampled_logprob", "rank", "top_ids", "top_logprobs"):
+        assert not out[name][[1, 3, 4]].any()
+        assert out[name][[0, 2, 5]].any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_may_not_be_anything(temperature: float) -> None:
+    everything = dict.fromkeys(range(50), -np.inf)
+    edits = [Edit(bias=everything), None, Edit([4], {4: -np.inf}), Edit([4], {3: -np.inf})]
+    for mode in LOGPROBS_MODES:
+        out = run(LOGITS[:4], temperature=temperature, edits=edits, num_logprobs=2, mode=mode)
+        assert out["token_ids"][[0, 2, 3]].tolist() == [NO_CANDIDATE, NO_CANDIDATE, 4]
+        assert out["rank"].tolist()[::2] == [0, 0]
+
+
+def test_edits_of_another_number_every_step() -> None:
+    """One interpreter: biases and penalties come, grow, and go."""
+    rng = np.random.default_rng(9)
+    limits = {T: 30, L: 30, E: 30, M: 30, B: 300, P: 900}
+    head = Interpreter(record_head(Identity(50), 4), limits)
+    logits_rows = np.arange(30, dtype=np.int32)
+    fixed = {"hidden": LOGITS, "logits_rows": logits_rows, "seed": np.zeros(30, np.uint64)}
+    fixed |= {name: np.zeros(30, np.float32) for name in ("temperature", "min_p")} | {"top_p": np.ones(30, np.float32)}
+    fixed |= {name: np.zeros(30, np.int32) for name in ("top_k", "choice", "position", "num_logprobs")}
+    seen = set()
+    for step in range(12):
+        edits = [random_edit(rng, 50) if step % 4 and rng.random() < 0.5 else None for _ in range(30)]
+        if step % 4 == 2:
+            edits = [edit and Edit(bias=edit.bias) for edit in edits]
+        arrays = edit_arrays(edits, 50)
+        counts = [len(arrays[name]) for name in ("edited_rows", "masks", "bias", "penalty_ids")]
+        sizes = dict(zip((T, L, E, M, B, P), (30, 30, *counts), strict=True))
+        out = head.run(sizes, fixed | arrays)
+        expected = run(LOGITS, temperature=0.0, num_logprobs=0, edits=edits)
+        assert all(np.array_equal(out[name], expected[name]) for name in out)
+        seen.add(tuple(counts))
+    assert (0, 0, 0, 0) in seen
+    assert len(seen) > 7
+
+
+def test_a_step_without_rows() -> None:
+    out = run(LOGITS, [])
+    assert out["token_ids"].shape == (0,)
+    assert out["top_ids"].shape == (0, 4)
 
 
 def test_logprobs_are_those_of_the_raw_logits() -> None:
-    logits = np.random.default_rng(7).standard_normal((30, 50), dtype=np.float32) * 4
-    out = run(logits, temperature=0.5, top_k=3, seed=np.arange(30), num_logprobs=4)
-    expected = torch.log_softmax(torch.from_numpy(logits), dim=-1)
+    parameters = {"temperature": 0.5, "top_k": 3, "seed": np.arange(30)}
+    out = run(LOGITS, num_logprobs=4, edits=Edit(bias={3: 1.0}), **parameters)
+    expected = torch.log_softmax(torch.from_numpy(LOGITS), dim=-1)
     top = expected.topk(4)
     np.testing.assert_allclose(out["top_logprobs"], top.values, rtol=1e-5, atol=1e-5)
     assert np.array_equal(out["top_ids"], top.indices)
     sampled = expected[np.arange(30), out["token_ids"]]
     np.testing.assert_allclose(out["sampled_logprob"], sampled, rtol=1e-5, atol=1e-5)
     assert np.array_equal(out["rank"], 1 + (expected > sampled[:, None]).sum(1))
-    assert out["rank"].max() <= 3
+    plain = run(LOGITS, num_logprobs=4, **parameters)
+    assert (plain["rank"] <= 3).all()
+    logits = run(LOGITS, num_logprobs=4, mode="raw_logits", **parameters)
+    assert np.array_equal(logits["token_ids"], plain["token_ids"])
+    assert np.array_equal(logits["top_logprobs"], torch.from_numpy(LOGITS).topk(4).values)
+    assert np.array_equal(logits["sampled_logprob"], LOGITS[np.arange(30), plain["token_ids"]])
+
+
+def test_processed_logprobs_are_those_of_the_draw() -> None:
+    bias = {3: 1.0, 7: -np.inf, 9: 4.0}
+    operands = {"temperature": 0.5, "top_k": 3, "seed": np.arange(30), "num_logprobs": 4, "edits": Edit(bias=bias)}
+    out = run(LOGITS, mode="processed_logprobs", **operands)
+    scores = torch.from_numpy(LOGITS).double()
+    for token_id, value in bias.items():
+        scores[:, token_id] += value
+    scores = torch.where(scores < scores.topk(3).values[:, -1:], -torch.inf, scores / 0.5)
+    expected = torch.log_softmax(scores, dim=-1)
+    np.testing.assert_allclose(out["top_logprobs"][:, :3], expected.topk(3).values, rtol=1e-5, atol=1e-5)
+    assert np.isneginf(out["top_logprobs"][:, 3]).all()
+    assert np.array_equal(out["top_ids"][:, :3], expected.topk(3).indices)
+    sampled = expected[np.arange(30), out["token_ids"]]
+    np.testing.assert_allclose(out["sampled_logprob"], sampled, rtol=1e-5, atol=1e-5)
+    logits = run(LOGITS, mode="processed_logits", **operands)
+    np.testing.assert_allclose(logits["top_logprobs"][:, :3], scores.topk(3).values, rtol=1e-5, atol=1e-5)
+    for name in ("token_ids", "rank", "top_ids"):
+        assert np.array_equal(logits[name], out[name])
+
+
+def test_a_hook_comes_before_edits_and_is_not_in_raw_logprobs() -> None:
+    hook = FavourToken(11, 50.0)
+    edits = [None, Edit(bias={11: -np.inf}), Edit(bias={3: 0.5})] * 10
+    banned = np.arange(30) % 3 == 1
+    for mode in LOGPROBS_MODES:
+        parameters = {"temperature": 0.0, "num_logprobs": 4, "mode": mode}
+        out = run(LOGITS, edits=edits, hook=hook, **parameters)
+        assert np.array_equal(out["token_ids"] != 11, banned)
+        best = out["top_ids"][~banned, 0] == 11
+        assert best.all() if mode.startswith("processed") else not best.all()
+        if mode.startswith("raw"):
+            assert np.array_equal(out["top_ids"], run(LOGITS, **parameters)["top_ids"])
+    assert "hook=FavourToken)" in str(record_head(Identity(50), 4, hook=hook))
+    assert "process_logits" not in str(record_head(Identity(50), 4))
+
+
+def test_all_of_the_vocabulary() -> None:
+    out = run(LOGITS[:3], num_logprobs=[50, -1, 49], max_logprobs=50)
+    order = np.argsort(-LOGITS, axis=-1)
+    assert np.array_equal(out["top_ids"][0], order[0])
+    assert np.array_equal(out["top_ids"][2], [*order[2, :49], 0])
+    assert not out["top_ids"][1].any()
 
 
 def test_equal_logprobs_come_in_order_of_id() -> None:
@@ -217,3 +200,29 @@ def test_rows_that_do_not_ask_get_no_logprobs() -> None:
     assert out["top_logprobs"][0].tolist() == [0] * 4
     assert (out["sampled_logprob"][1:] < 0).all()
     assert out["top_ids"].tolist()[1] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", LOGPROBS_MODES)
+def test_scorer(mode: str) -> None:
+    """Of chosen rows; one of them is broken, and one does not ask."""
+    hidden = LOGITS.copy()
+    hidden[4, 2] = np.nan
+    logits_rows, token_ids = np.array([[9, 4, 2, 29, 9], [3, 5, 49, 0, 8]], np.int32)
+    inputs = {
+        "hidden": hidden,
+        "logits_rows": logits_rows,
+        "token_ids": token_ids,
+        "num_logprobs": np.array([2, 2, 0, -1, 1], np.int32),
+    }
+    sizes = {T: 30, L: 5}
+    out = Interpreter(record_scorer(Identity(50), 3, mode), sizes).run(sizes, inputs)
+    scores = torch.from_numpy(LOGITS[logits_rows])
+    if mode.endswith("logprobs"):
+        scores = torch.log_softmax(scores, dim=-1)
+    scored = scores[np.arange(5), token_ids]
+    expected = [scored[0], np.nan, scored[2], 0.0, scored[4]]
+    np.testing.assert_allclose(out["sampled_logprob"], expected, rtol=1e-5, atol=1e-5)
+    ranks = 1 + (scores > scored[:, None]).sum(-1)
+    assert out["rank"].tolist() == [ranks[0], 0, ranks[2], 0, ranks[4]]
+    assert out["top_ids"].tolist()[:4] == [[*scores[0].topk(2).indices.tolist(), 0], [0] * 3, [0] * 3, [0] * 3]
+    np.testing.assert_allclose(out["top_logprobs"][4], [scores[4].max(), 0, 0], rtol=1e-5, atol=1e-5)

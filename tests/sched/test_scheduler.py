@@ -3,7 +3,7 @@
 import pytest
 
 from pelton.core.request import RequestStatus
-from tests.support.fakes import FakeEngine, expected_tokens, full_spec, sliding_spec
+from tests.support.fakes import BREAKING, FakeEngine, expected_tokens, full_spec, sliding_spec
 
 
 def schedule_of(engine: FakeEngine) -> list[dict[str, int]]:
@@ -60,7 +60,7 @@ def test_a_preempted_request_comes_back_before_new_ones(monkeypatch):
     engine.add("late", [1, 2, 3], 3)
     engine.run()
     engine.assert_as_expected()
-    admitted = [new.request_id for step in engine.worker.trace for new in step.new_requests]
+    admitted = [new.message.request_id for step in engine.worker.trace for new in step.new_requests]
     assert admitted[-1] == "late"
     assert len(admitted) == 3 + engine.core.scheduler.num_preemptions + 1
 
@@ -208,3 +208,55 @@ def test_what_a_failed_step_filled_is_not_found(monkeypatch):
     engine.run()
     assert engine.num_cached["b"] == 0
     engine.assert_as_expected(["b"])
+
+
+@pytest.mark.parametrize("num_steps_in_flight", [1, 2])
+@pytest.mark.parametrize("budget", [1, 4, 64])
+def test_prompts_without_output(monkeypatch, num_steps_in_flight, budget):
+    engine = FakeEngine(monkeypatch, num_steps_in_flight=num_steps_in_flight, max_num_batched_tokens=budget)
+    for name, length in (("a", 1), ("b", 9), ("c", 8)):
+        engine.add(name, range(length), 0, prompt_logprobs=0)
+    engine.add("d", range(9), 5)
+    engine.run()
+    engine.assert_as_expected()
+    assert engine.tokens["b"] == []
+    assert engine.finish_reasons == {"a": "length", "b": "length", "c": "length", "d": "length"}
+    assert engine.num_cached["d"] == 8, "what they computed can be found"
+
+
+def test_prompt_logprobs_are_computed_and_not_taken_from_the_cache(monkeypatch):
+    engine = FakeEngine(monkeypatch)
+    for name, wanted in (("a", None), ("b", 0), ("c", None)):
+        engine.add(name, range(9), 3, prompt_logprobs=wanted)
+        engine.run()
+    engine.assert_as_expected()
+    assert engine.num_cached == {"a": 0, "b": 0, "c": 8}
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 64])
+def test_prompt_logprobs_survive_chunks_and_preemption(monkeypatch, chunk):
+    engine = FakeEngine(monkeypatch, num_gpu_blocks_override=20, long_prefill_token_threshold=chunk)
+    for name in "abcd":
+        engine.add(name, [ord(name), *range(12)], 30, prompt_logprobs=0)
+    while engine.core.has_work and not engine.core.scheduler.num_preemptions:
+        engine.step()
+    resumed = engine.core.scheduler.waiting.peek()
+    assert resumed.num_prompt_logprobs == len(engine.prompt_logprobs.get(resumed.id, ()))
+    engine.run()
+    engine.assert_as_expected()
+
+
+def test_a_request_that_the_model_breaks_on_ends_alone(monkeypatch):
+    """What it wrote is not found any more, for it is doubtful."""
+    engine = FakeEngine(monkeypatch)
+    engine.add("a", [*range(8), BREAKING], 5)
+    engine.add("b", [*range(50, 58), 1], 5)
+    engine.add("c", [*range(8), 1], 5)
+    engine.run()
+    assert engine.finish_reasons == {"a": "error", "b": "length", "c": "length"}
+    engine.assert_as_expected(["b", "c"])
+    engine.add("d", [*range(8), 1], 5)
+    engine.add("e", [*range(50, 58), 1], 5)
+    engine.run()
+    assert (engine.num_cached["d"], engine.num_cached["e"]) == (0, 8)
+    engine.assert_as_expected(["d", "e"])

@@ -138,7 +138,7 @@ def block_ids_of(trace: Sequence[SchedulerOutput], request_id: str) -> list[int]
     blocks: list[int] = []
     for step in trace:
         for new in step.new_requests:
-            if new.request_id == request_id:
+            if new.message.request_id == request_id:
                 blocks = list(new.block_ids[0])
         blocks += step.new_block_ids.get(request_id, [[]])[0]
     return blocks

@@ -19,12 +19,17 @@ from pelton.engine.engine_core import EngineCore
 from pelton.executor import UniprocExecutor
 from pelton.kv.block import Block
 from pelton.kv.block_pool import BlockPool
+from pelton.ops import INVALID_LOGITS
 from pelton.ops.arrays import Int32, Int64
+from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
-from pelton.runner.model_runner import ModelRunner, SampledTokens
+from pelton.runner.model_runner import LogprobRows, ModelRunner, StepResults
+from pelton.runner.sampling_state import SamplingState
 from pelton.sampling_params import SamplingParams
 
 VOCAB_SIZE = 1000
+BREAKING = VOCAB_SIZE + 7
+"""A prompt token that no output holds; after it the model's logits are broken."""
 POISON = -1
 
 
@@ -50,6 +55,15 @@ def expected_tokens(
     return tokens
 
 
+def expected_prompt_logprobs(prompt: Sequence[int], windows: Sequence[int | None] = (None,)) -> list[float]:
+    """Of every prompt token but the first."""
+    return [_logprob(expected_tokens(prompt[:length], 1, windows)[0]) for length in range(1, len(prompt))]
+
+
+def _logprob(token_id: int) -> float:
+    return -float(token_id % 50)
+
+
 class FakeModel:
     """Writes through the slot mapping and reads through the block tables."""
 
@@ -62,7 +76,7 @@ class FakeModel:
     def poison(self, block: Block) -> None:
         self.store[block.id] = POISON
 
-    def run(self, inputs: StepInputs) -> SampledTokens:
+    def run(self, inputs: StepInputs) -> StepResults:
         if self.fails_next:
             self.fails_next = False
             raise RuntimeError("the model broke")
@@ -71,14 +85,12 @@ class FakeModel:
             assert len(np.unique(slots)) == len(slots), "two tokens in one slot"
             self._write(inputs, slots, table)
         sampled = [self._next_token(inputs, int(row)) for row in inputs.logits_rows]
-        nothing = np.zeros(len(sampled), np.float32)
-        return SampledTokens(
-            np.array(sampled, np.int32),
-            nothing,
-            nothing.astype(np.int32) + 1,
-            np.zeros((len(sampled), 1), np.int32),
-            np.zeros((len(sampled), 1), np.float32),
-        )
+        broken = inputs.token_ids[inputs.logits_rows] == BREAKING
+        scored = None
+        if inputs.scoring is not None:
+            scored = _logprob_rows([_logprob(self._next_token(inputs, int(i))) for i in inputs.scoring.logits_rows])
+        token_ids = np.where(broken, INVALID_LOGITS, np.array(sampled, np.int32)).astype(np.int32)
+        return StepResults(token_ids, _logprob_rows([0.0] * len(sampled)), scored)
 
     def _write(self, inputs: StepInputs, slots: Int64, table: Int32) -> None:
         flat = self.store.reshape(-1)
@@ -108,6 +120,16 @@ class FakeModel:
         return digest % VOCAB_SIZE
 
 
+def _logprob_rows(logprobs: Sequence[float]) -> LogprobRows:
+    num = len(logprobs)
+    return LogprobRows(
+        np.array(logprobs, np.float32),
+        np.ones(num, np.int32),
+        np.zeros((num, 1), np.int32),
+        np.zeros((num, 1), np.float32),
+    )
+
+
 class FakeWorker:
     """A worker around the fake model, with the real batch and runner."""
 
@@ -116,6 +138,8 @@ class FakeWorker:
         self._specs = list(specs)
         self.trace: list[SchedulerOutput] = []
         self.failing_steps: set[int] = set()
+        self.processors = CustomProcessors([])
+        self.vocab_size = VOCAB_SIZE
 
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._specs
@@ -123,10 +147,15 @@ class FakeWorker:
     def available_memory(self) -> int:
         return 1 << 20
 
+    def make_model(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> FakeModel:
+        return FakeModel(groups, num_blocks)
+
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
-        self.model = FakeModel(groups, num_blocks)
-        self.batch = InputBatch(groups, self._args.scheduler.max_num_seqs, max_model_len)
-        self._runner = ModelRunner(self.model, self.batch)
+        self.model = self.make_model(groups, num_blocks, max_model_len)
+        max_num_seqs, processors = self._args.scheduler.max_num_seqs, self.processors
+        sampling = SamplingState(max_num_seqs, self.vocab_size, processors)
+        self.batch = InputBatch(groups, max_num_seqs, max_model_len, sampling)
+        self._runner = ModelRunner(self.model, self.batch, processors)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Failing steps break by turns: before the batch knows of them, before the model writes, and after."""
@@ -224,6 +253,8 @@ class FakeEngine:
         self.tokens: dict[str, list[int]] = {}
         self.finish_reasons: dict[str, str] = {}
         self.num_cached: dict[str, int] = {}
+        self.is_scored: dict[str, bool] = {}
+        self.prompt_logprobs: dict[str, list[float]] = {}
 
     def poison_from_now_on(self) -> None:
         self.core.kv.pool.poison = self.worker.model.poison
@@ -232,12 +263,14 @@ class FakeEngine:
     def windows(self) -> list[int | None]:
         return self.worker.model.windows
 
-    def add(self, request_id: str, prompt: Sequence[int], max_tokens: int, priority: int = 0, salt=None) -> None:
+    def add(
+        self, request_id: str, prompt: Sequence[int], max_tokens: int, priority: int = 0, salt=None, **params
+    ) -> None:
         self.core.add_request(
             EngineCoreRequest(
                 request_id,
                 list(prompt),
-                SamplingParams(temperature=0.0, max_tokens=max_tokens),
+                SamplingParams(temperature=0.0, max_tokens=max_tokens, **params),
                 arrival_time=float(len(self.prompts)),
                 eos_token_ids=self.eos,
                 priority=priority,
@@ -245,6 +278,7 @@ class FakeEngine:
             )
         )
         self.prompts[request_id] = list(prompt)
+        self.is_scored[request_id] = params.get("prompt_logprobs") is not None
         self.max_tokens[request_id] = max_tokens
         self.tokens[request_id] = []
 
@@ -252,9 +286,15 @@ class FakeEngine:
         for output in self.core.step().outputs:
             self.tokens[output.request_id] += output.new_token_ids
             self.num_cached[output.request_id] = output.num_cached_tokens
+            for entry in output.prompt_logprobs or ():
+                assert entry.token_ids[0] == self.prompts[output.request_id][self._num_scored(output.request_id) + 1]
+                self.prompt_logprobs.setdefault(output.request_id, []).append(entry.logprobs[0])
             if output.finish_reason is not None:
                 assert output.request_id not in self.finish_reasons, "finished twice"
                 self.finish_reasons[output.request_id] = output.finish_reason
+
+    def _num_scored(self, request_id: str) -> int:
+        return len(self.prompt_logprobs.get(request_id, ()))
 
     def run(self, max_steps: int = 20_000) -> None:
         for _ in range(max_steps):
@@ -267,7 +307,11 @@ class FakeEngine:
         max_tokens = min(self.max_tokens[request_id], self.core.max_model_len - len(self.prompts[request_id]))
         return expected_tokens(self.prompts[request_id], max_tokens, self.windows, self.eos)
 
+    def expected_prompt_logprobs(self, request_id: str) -> list[float]:
+        return expected_prompt_logprobs(self.prompts[request_id], self.windows) if self.is_scored[request_id] else []
+
     def assert_as_expected(self, request_ids: Sequence[str] | None = None) -> None:
         for request_id in request_ids if request_ids is not None else self.prompts:
             assert self.tokens[request_id] == self.expected(request_id), request_id
+            assert self.prompt_logprobs.get(request_id, []) == self.expected_prompt_logprobs(request_id), request_id
             assert self.finish_reasons[request_id] in ("stop", "length")

@@ -26,7 +26,7 @@ def write_tiny_llama(folder: Path) -> Path:
     """Write it as a Hugging Face folder, and return that."""
     tokenizer = smollm2_tokenizer()
     tokenizer._backend.save(str(folder / "tokenizer.json"))
-    special = {"eos_token": "<|im_end|>", "chat_template": tokenizer._template_source}
+    special = {"eos_token": "<|im_end|>", "chat_template": tokenizer._own_template}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
     (folder / "config.json").write_text(
         json.dumps(

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from datetime import datetime
 from itertools import product
 from typing import Any
@@ -26,7 +27,7 @@ def rendered_by_transformers(source: str, messages: Any = USER, **options: Any) 
     return reference.apply_chat_template(messages, chat_template=source, tokenize=False, **options)
 
 
-@pytest.mark.parametrize("name", ["chat_template", "continue_final_message", "tokenize", "return_dict"])
+@pytest.mark.parametrize("name", ["truncation", "tokenize", "return_dict"])
 def test_arguments_of_transformers_are_no_variables(name: str, smollm2: Tokenizer) -> None:
     with pytest.raises(ValueError, match=f"has no argument {name}, and gives the text only"):
         smollm2.apply_chat_template([{"role": "user", "content": "Hi"}], **{name: True})
@@ -133,6 +134,123 @@ def test_the_date() -> None:
 def test_refuses(source: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         render(source)
+
+
+UNFINISHED: dict[str, list[dict[str, Any]]] = {
+    "plain": [*USER, {"role": "assistant", "content": "Once upon"}],
+    "a space at the end": [*USER, {"role": "assistant", "content": " Once\n upon  \n"}],
+    "twice": [{"role": "user", "content": "aaa"}, {"role": "assistant", "content": "a"}],
+    "as in the template": [*USER, {"role": "assistant", "content": "end"}],
+    "nothing yet": [*USER, {"role": "assistant", "content": ""}],
+    "a thought": [*USER, {"role": "assistant", "content": "<think>Hm.</think>6"}],
+    "the user's": [{"role": "user", "content": "Why is <b> & é"}],
+    "with a call": [*CONVERSATIONS["tools"][:2], {"role": "assistant", "content": "It is "}],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b "}]}],
+    "a picture last": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}],
+    "no content": CONVERSATIONS["tools"][:2],
+    "no text": [*USER, {"role": "assistant", "content": [{"type": "image"}]}],
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("conversation", UNFINISHED)
+def test_unfinished_messages_end_like_those_of_transformers(name: str, conversation: str) -> None:
+    source, messages = TEMPLATES[name], UNFINISHED[conversation]
+    given = deepcopy(messages)
+    try:
+        expected = rendered_by_transformers(source, messages, continue_final_message=True)
+    except (TemplateError, TypeError, AttributeError, ValueError):
+        expected = None
+    if expected is None:
+        with pytest.raises(ValueError, match=r"no text to continue|cannot be continued|refuses these messages"):
+            ChatTemplate(source, SPECIAL).render_unfinished(messages)
+    else:
+        assert ChatTemplate(source, SPECIAL).render_unfinished(messages) == expected
+    assert messages == given
+
+
+def test_a_message_that_the_template_changes_cannot_be_continued() -> None:
+    """Also where what the message says stands somewhere else."""
+    source = "{% for m in messages %}{{ m.content | replace('6', '') }};{% endfor %}6"
+    template = ChatTemplate(source, SPECIAL)
+    assert template.render_unfinished([*USER, {"role": "assistant", "content": "7"}]).endswith(";7")
+    with pytest.raises(
+        ValueError, match=r"the chat template changes the final message's content.* cannot be continued"
+    ):
+        template.render_unfinished([*USER, {"role": "assistant", "content": "6"}])
+    with pytest.raises(ValueError, match="cannot be continued"):
+        ChatTemplate("always the {same}", SPECIAL).render_unfinished(USER)
+
+
+@pytest.mark.parametrize("messages", [[], ["hi"], [*USER, {"role": "assistant"}], [*USER, {"content": "a"}]])
+def test_refuses_to_continue_what_is_not_a_message(messages: Any) -> None:
+    with pytest.raises(ValueError, match=r"messages is empty|a dictionary with a role|no text to continue"):
+        ChatTemplate(TEMPLATES["macros"], SPECIAL).render_unfinished(messages)
+
+
+def test_smollm2_goes_on(smollm2: Tokenizer) -> None:
+    messages = [{"role": "system", "content": "S"}, *USER, {"role": "assistant", "content": "Well, "}]
+    prompt = smollm2.apply_chat_template(messages, add_generation_prompt=False, continue_final_message=True)
+    whole = smollm2.apply_chat_template(messages, add_generation_prompt=False)
+    assert prompt.endswith("<|im_start|>assistant\nWell, ")
+    assert whole == prompt + "<|im_end|>\n"
+
+
+def test_a_prompt_goes_on_or_begins_anew(smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"continue_final_message is True, .* set add_generation_prompt=False"):
+        smollm2.apply_chat_template(USER, continue_final_message=True)
+
+
+@pytest.mark.parametrize("given", [None, 5, "Hi", {"role": "user", "content": "Hi"}, iter(USER)])
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_a_conversation_is_a_list(given: Any, unfinished: bool, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="messages must be a list of messages, got"):
+        smollm2.apply_chat_template(given, add_generation_prompt=False, continue_final_message=unfinished)
+
+
+@pytest.mark.parametrize("tools", [5, {}, "tools", TOOLS[0]])
+def test_tools_are_a_list(tools: Any, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="tools must be a list of tools, got"):
+        smollm2.apply_chat_template(USER, tools=tools)
+
+
+@pytest.mark.parametrize("name", ["add_generation_prompt", "continue_final_message"])
+@pytest.mark.parametrize("value", [None, 1, "yes"])
+def test_switches_are_true_or_false(name: str, value: Any, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be True or False, got {value!r}"):
+        smollm2.apply_chat_template(USER, **{name: value})
+
+
+def test_a_template_of_ones_own(smollm2: Tokenizer) -> None:
+    source = "{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{{ color }}{% endif %}{{ tools }}"
+    assert smollm2.apply_chat_template(USER, chat_template=source, color="red") == "<|im_start|>Hi <&> é>redNone"
+    assert smollm2.apply_chat_template(USER, chat_template=source, tools=[]).endswith("[]")
+    assert smollm2.apply_chat_template(USER).startswith("<|im_start|>system")
+    unfinished = {"add_generation_prompt": False, "continue_final_message": True}
+    assert smollm2.apply_chat_template(USER, chat_template=source, **unfinished) == "<|im_start|>Hi <&> é"
+
+
+def test_a_template_of_ones_own_goes_before_all_others() -> None:
+    options: dict[str, Any] = {"special_tokens": {}, "named_templates": {"tool_use": "{# #}for tools"}}
+    tokenizer = Tokenizer(byte_level(), chat_template="{# #}own", **options)
+    assert tokenizer.apply_chat_template(USER, chat_template="{# #}other", tools=TOOLS) == "other"
+    assert tokenizer.apply_chat_template(USER, tools=TOOLS) == "for tools"
+    assert tokenizer.apply_chat_template(USER) == "own"
+    without = Tokenizer(byte_level(), chat_template=None, **options)
+    assert without.apply_chat_template(USER, chat_template="{# #}other") == "other"
+    with pytest.raises(ValueError, match="no chat template; it has only tool_use; give one as chat_template"):
+        without.apply_chat_template(USER)
+
+
+@pytest.mark.parametrize("given", ["", "template.jinja", 5, b"{{ messages }}", ["{{ messages }}"]])
+def test_what_is_no_template(given: Any, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="chat_template must be the source of a Jinja template, got"):
+        smollm2.apply_chat_template(USER, chat_template=given)
+
+
+def test_a_template_of_ones_own_may_be_wrong(smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="the chat template is not valid"):
+        smollm2.apply_chat_template(USER, chat_template="{{ messages")
 
 
 @pytest.mark.parametrize("messages", [["hi"], [{"content": "hi"}], [{"role": 5, "content": "hi"}]])

@@ -1,10 +1,15 @@
+from itertools import pairwise
+
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.detokenizer import ByteLevelDetokenizer, WindowDetokenizer
 from tests.support.vocabularies import vocabulary_tokenizer
+from tests.tokenizer.backends import BACKENDS
 
 
 @given(data=st.data())
@@ -12,12 +17,46 @@ from tests.support.vocabularies import vocabulary_tokenizer
 def test_pieces_make_up_the_whole(any_tokenizer: Tokenizer, data: st.DataObject) -> None:
     """Whatever the ids (bytes that split characters, special tokens, ids outside) and however they arrive."""
     chunks = data.draw(st.lists(st.lists(st.integers(0, any_tokenizer.vocab_size), max_size=4)))
-    skip_special_tokens = data.draw(st.booleans())
+    skip_special_tokens, spaces = data.draw(st.booleans()), data.draw(st.booleans())
     token_ids = [token_id for chunk in chunks for token_id in chunk]
-    detokenizer = any_tokenizer.detokenizer(skip_special_tokens)
+    detokenizer = any_tokenizer.detokenizer(skip_special_tokens, spaces)
     pieces = [detokenizer.add(chunk) for chunk in chunks] + [detokenizer.finish()]
-    whole = any_tokenizer.decode(token_ids, skip_special_tokens)
-    assert "".join(pieces) == whole == any_tokenizer._backend.decode(token_ids, skip_special_tokens)
+    whole = any_tokenizer.decode(token_ids, skip_special_tokens, spaces)
+    expected = any_tokenizer._backend.decode(token_ids, skip_special_tokens)
+    if not skip_special_tokens and not spaces:
+        expected = without_spaces(any_tokenizer._backend, token_ids)
+    assert "".join(pieces) == whole == expected
+
+
+def without_spaces(backend: tokenizers.Tokenizer, token_ids: list[int]) -> str:
+    """The text of the tokens, less the space that an added token brings behind another."""
+    if not isinstance(backend.decoder, decoders.WordPiece | None):
+        return backend.decode(token_ids, skip_special_tokens=False)
+    added = backend.get_added_tokens_decoder()
+    known = [token_id for token_id in token_ids if backend.id_to_token(token_id) is not None]
+    texts = [backend.decode(known[:end], skip_special_tokens=False) for end in range(len(known) + 1)]
+    grown = [after[len(before) :] for before, after in pairwise(texts)]
+    for index, pair in enumerate(pairwise(known), start=1):
+        if set(pair) <= set(added):
+            grown[index] = grown[index].removeprefix(" ")
+    return "".join(grown)
+
+
+@pytest.mark.parametrize("name", ["word piece", "no decoder"])
+def test_spaces_between_added_tokens(name: str) -> None:
+    tokenizer = Tokenizer(BACKENDS[name](), special_tokens={}, chat_template=None)
+    ids = [tokenizer._backend.token_to_id(token) for token in ("<s>", "<unk>", "the", "</s>", "<s>", "the", "the")]
+    ids.insert(1, 10**6)
+
+    def decoded(*flags: bool) -> str:
+        detokenizer = tokenizer.detokenizer(*flags)
+        text = "".join(detokenizer.add([token_id]) for token_id in ids) + detokenizer.finish()
+        assert text == tokenizer.decode(ids, *flags)
+        return text
+
+    assert decoded(False) == decoded(False, True) == "<s> <unk> the </s> <s> the the"
+    assert decoded(False, False) == "<s><unk> the </s><s> the the"
+    assert decoded() == decoded(True, True) == decoded(True, False) == "the the the"
 
 
 @given(text=st.text(alphabet="aé 日🙂\ufffd\n", min_size=1))

@@ -161,7 +161,7 @@ def test_the_places_of_templates(make_folder: Callable[..., Path]) -> None:
     def rendered(**extras: Any) -> str:
         return tokenizer_from_folder(folder).apply_chat_template(HI, **extras)
 
-    with pytest.raises(ValueError, match="no chat template; send a plain prompt"):
+    with pytest.raises(ValueError, match="no chat template; give one as chat_template, or send a plain prompt"):
         rendered()
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "legacy"}))
     assert rendered() == "legacy"

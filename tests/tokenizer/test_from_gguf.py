@@ -207,7 +207,7 @@ def test_named_templates() -> None:
     assert tokenizer.apply_chat_template(HI) == "plain <s>"
     assert tokenizer.apply_chat_template(HI, tools=[{"name": "f"}]) == "tools f"
     only_named = tokenizer_from_gguf(changed(METADATA, templates | {"tokenizer.chat_template": None}))
-    with pytest.raises(ValueError, match="no chat template; it has only tool_use, rag; send a plain prompt"):
+    with pytest.raises(ValueError, match="no chat template; it has only tool_use, rag; give one as chat_template"):
         only_named.apply_chat_template(HI)
 
 

@@ -130,3 +130,34 @@ def test_ids_outside_the_vocabulary(smollm2: Tokenizer) -> None:
     assert smollm2.decode([49152, 10**6]) == ""
     with pytest.raises(ValueError, match="token ids must be in"):
         smollm2.decode([-1])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "length", "expected"),
+    [
+        ([], [], 2, [8, 9]),
+        ([1], [], 3, [1, 8, 9]),
+        ([1, 2], [], 3, [1, 2, 9]),
+        ([], [3], 3, [8, 9, 3]),
+        ([1, 2], [3], 4, [1, 2, 9, 3]),
+        ([1, 2], [3], 3, [1, 2, 3]),
+        ([1, 2], [3], 5, [1, 2, 8, 9, 3]),
+        ([1, 2], [3], 6, [1, 2, 7, 8, 9, 3]),
+        ([1, 2], [3], 100, [1, 2, 7, 8, 9, 3]),
+        ([], [], 0, []),
+    ],
+)
+def test_truncation(prefix: list[int], suffix: list[int], length: int, expected: list[int]) -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 7}, unk_token="a"))
+    tokenizer = Tokenizer(backend, prefix=prefix, suffix=suffix, special_tokens={}, chat_template=None)
+    whole = [*prefix, 7, 8, 9, *suffix]
+    assert tokenizer.truncate(whole, length) == expected
+    assert whole == [*prefix, 7, 8, 9, *suffix]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_truncation_keeps_what_is_around_a_text(length: int) -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 7}, unk_token="a"))
+    tokenizer = Tokenizer(backend, prefix=[1, 2], suffix=[3], special_tokens={}, chat_template=None)
+    with pytest.raises(ValueError, match=f"{length} is too few, for the model wants 3 tokens around every text"):
+        tokenizer.truncate([1, 2, 7, 3], length)

@@ -1,125 +1,125 @@
-"""`pelton generate`: complete prompts, streaming to the terminal."""
+"""`pelton generate`: complete prompts, streaming to the terminal, or requests in JSON lines."""
 
 import argparse
 import sys
-import time
-from dataclasses import dataclass, field
 
+import msgspec
+
+from pelton.cli import jsonl
+from pelton.cli.figures import Figures
+from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
+from pelton.cli.prompts import NamedPrompt, read_chat_template, read_prompts
+from pelton.cli.sampling_flags import add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
-from pelton.core.outputs import RequestOutput
+from pelton.engine.chat import render_chat
+from pelton.engine.input_processor import Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
+
+MAX_TOKENS = 256
+"""Default where neither the model nor the user says anything."""
+
+_ONLY_WITH_JSONL = ("logprobs", "prompt_logprobs")
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="pelton generate",
-        description="Complete prompts and stream the text to standard output; figures go to standard error.",
+        description="Complete prompts and stream the text to standard output; figures go to standard error. Without "
+        "any prompt, standard input is one.",
     )
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="text to complete; several run as one batch")
+    parser.add_argument(
+        "prompts",
+        nargs="*",
+        metavar="PROMPT",
+        help="text to complete, - for standard input; several run as one batch",
+    )
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        dest="files",
+        help="a file whose text is a prompt, the line end at its end left out; repeatable, after the PROMPTs",
+    )
     parser.add_argument(
         "--chat",
         action="store_true",
         help="wrap each prompt as a user's message in the model's chat template",
     )
-    sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=int, default=256, help="most tokens per output. Default: 256.")
-    sampling.add_argument(
-        "--temperature", type=float, default=1.0, help="divides the logits; 0 means greedy. Default: 1.0."
+    parser.add_argument("--system", metavar="TEXT", help="system message before each prompt; with --chat")
+    parser.add_argument(
+        "--chat-template", metavar="FILE", help="template to use instead of the model's; with --chat or --jsonl"
     )
-    sampling.add_argument("--top-k", type=int, default=0, help="sample from the k most likely tokens. Default: all.")
-    sampling.add_argument("--top-p", type=float, default=1.0, help="sample from this probability mass. Default: 1.0.")
-    sampling.add_argument("--seed", type=int, help="makes sampling repeatable.")
-    sampling.add_argument("--stop", action="append", metavar="TEXT", help="string that ends the output; repeatable.")
-    sampling.add_argument(
-        "--stop-token-ids", type=int, action="append", metavar="ID", help="token that ends the output; repeatable."
-    )
-    sampling.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-sequence token.")
+    parser.add_argument("--jsonl", metavar="FILE", help=jsonl.INPUT_HELP)
+    parser.add_argument("--output", metavar="FILE", help=jsonl.OUTPUT_HELP)
+    add_sampling_flags(parser, max_tokens_default=str(MAX_TOKENS))
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
 
 
-@dataclass
-class _Figures:
-    """What is said at the end."""
-
-    start: float = field(default_factory=time.perf_counter)
-    first_token: float | None = None
-    num_prompt_tokens: int = 0
-    num_output_tokens: int = 0
-    num_cut: int = 0
-    """Outputs that ended for their length."""
-    failures: list[str] = field(default_factory=list)
-    """Messages of requests that failed."""
-
-    def add(self, output: RequestOutput) -> None:
-        completion = output.outputs[0]
-        self.num_output_tokens += len(completion.token_ids)
-        if self.first_token is None:
-            self.first_token = time.perf_counter()
-        if output.finished:
-            self.num_prompt_tokens += len(output.prompt_token_ids)
-            self.num_cut += completion.finish_reason == "length"
-        if completion.finish_reason == "error":
-            self.failures.append(str(completion.stop_reason))
-
-    def report(self) -> str:
-        seconds = time.perf_counter() - self.start
-        first = seconds if self.first_token is None else self.first_token - self.start
-        decoding = max(seconds - first, 1e-9)
-        return (
-            f"{self.num_prompt_tokens} prompt tokens, {self.num_output_tokens} output tokens in {seconds:.2f} s; "
-            f"first token after {first:.2f} s, then {max(0, self.num_output_tokens - 1) / decoding:.1f} tokens/s"
-            + (f"; {self.num_cut} cut off by --max-tokens or the context length" if self.num_cut else "")
-        )
-
-
 def run(options: argparse.Namespace) -> int:
-    params = SamplingParams(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-        ignore_eos=options.ignore_eos,
-        stop=options.stop,
-        stop_token_ids=options.stop_token_ids,
-        output_kind=RequestOutputKind.DELTA,
-    )
+    """Everything that can be refused without the model is refused before it is loaded."""
+    given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
+    chat_template = read_chat_template(options.chat_template)
+    if options.jsonl is not None:
+        _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
+        with jsonl.open_input(options.jsonl, options.output) as source:
+            engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
+            defaults = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
+            return jsonl.run(
+                engine,
+                source,
+                options.output,
+                defaults,
+                chat_template=chat_template,
+                max_in_engine=2 * args.scheduler.max_num_seqs,
+            )
+    _refuse("it is only for --jsonl", options, "output")
+    if not options.chat:
+        _refuse("it is only for --chat", options, "system", "chat_template")
+    for name in _ONLY_WITH_JSONL:
+        if name in given:
+            raise ValueError(f"{name} is {given[name]}, but plain text has no place for it; use --jsonl")
+    if not given.get("detokenize", True):
+        raise ValueError("detokenize is False, but then there is no text to print; use --jsonl")
+    prompts = read_prompts(options.prompts, options.files)
     engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    figures = _Figures()
-    texts: dict[str, str] = {}
-    for prompt in options.prompts:
-        text = prompt
+    params = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
+    return _print_answers(engine, prompts, params, options, chat_template)
+
+
+def _refuse(reason: str, options: argparse.Namespace, *names: str) -> None:
+    """Raise ValueError if one of these is given."""
+    for name in names:
+        if getattr(options, name) not in (None, False, []):
+            flag = {"prompts": "PROMPT", "files": "--file"}.get(name, "--" + name.replace("_", "-"))
+            raise ValueError(f"{flag} is given, but {reason}; leave it out")
+
+
+def _print_answers(
+    engine: LLMEngine,
+    prompts: list[NamedPrompt],
+    params: SamplingParams,
+    options: argparse.Namespace,
+    chat_template: str | None,
+) -> int:
+    params = msgspec.structs.replace(params, output_kind=RequestOutputKind.DELTA)
+    figures = Figures()
+    request_ids = []
+    for prompt in prompts:
+        request: Prompt = prompt.text
         if options.chat:
-            text = engine.tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
-        request_id = engine.add_request(text, params)
-        texts[request_id] = f"=== {prompt}\n" if len(options.prompts) > 1 else ""
-    _stream(engine, texts, figures)
-    print(figures.report(), file=sys.stderr)
+            system = [] if options.system is None else [{"role": "system", "content": options.system}]
+            messages = [*system, {"role": "user", "content": prompt.text}]
+            request = render_chat(engine.tokenizer, messages, chat_template=chat_template)
+        request_ids.append(engine.add_request(request, params))
+    headings = headings_of(request_ids, [prompt.name for prompt in prompts], params.n)
+    print_in_order(engine, headings, figures.add)
+    note(figures.report())
     for failure in figures.failures:
-        print(f"pelton: a request failed: {failure}", file=sys.stderr)
+        complain(f"a request failed: {failure}")
     return 1 if figures.failures else 0
-
-
-def _stream(engine: LLMEngine, texts: dict[str, str], figures: _Figures) -> None:
-    """Print the outputs in the order of the prompts: the first unfinished one live, later ones in their turn.
-
-    `texts` holds what each request still has to print, to begin with its heading.
-    """
-    finished: set[str] = set()
-    while texts:
-        for output in engine.step():
-            figures.add(output)
-            texts[output.request_id] += output.outputs[0].text
-            if output.finished:
-                finished.add(output.request_id)
-        for request_id in list(texts):
-            print(texts[request_id], end="", flush=True)
-            texts[request_id] = ""
-            if request_id not in finished:
-                break
-            print()
-            del texts[request_id]

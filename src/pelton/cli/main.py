@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from pelton import __version__
+from pelton.cli.messages import complain
 from pelton.cli.parser import CommandParser
 
-COMMANDS = {"generate": ("pelton.cli.generate", "complete prompts")}
+COMMANDS = {
+    "generate": ("pelton.cli.generate", "complete prompts"),
+    "chat": ("pelton.cli.chat", "talk with a model"),
+    "models": ("pelton.cli.models", "list models, or describe one"),
+}
 """Command: (module with `make_parser` and `run`, what it does). Loaded when used, so that help is quick."""
 
 
@@ -25,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _logging_to_stderr():
             return _run_command(arguments)
     except ValueError as error:
-        # One line, whatever characters the names of files have.
-        line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(error))
-        print(f"pelton: {line}", file=sys.stderr)
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from complaining about it at exit.
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # then whoever read our output has gone, and knows it
+            complain(f"{error.filename or 'the output'}: {error.strerror or error}")
+        # What is left of the output can go nowhere; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

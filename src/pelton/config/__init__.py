@@ -5,6 +5,7 @@ from pelton.config.decoder import DecoderConfig
 from pelton.config.engine_args import EngineArgs
 from pelton.config.model import ModelConfig
 from pelton.config.rope import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
+from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ModelConfig",
     "RopeConfig",
     "RopeScaling",
+    "SamplingConfig",
     "SchedulerConfig",
     "TensorScaling",
     "YarnScaling",

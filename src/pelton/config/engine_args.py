@@ -8,9 +8,15 @@ from typing import Any
 from pelton.config.cache import CacheConfig
 from pelton.config.model import ModelConfig
 from pelton.config.options import doc_of
+from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
 
-_SECTIONS: dict[str, type[Any]] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig}
+_SECTIONS: dict[str, type[Any]] = {
+    "model": ModelConfig,
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "sampling": SamplingConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class EngineArgs:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     def __post_init__(self) -> None:
         for name, kind in _SECTIONS.items():
@@ -62,7 +69,7 @@ class EngineArgs:
                 options["action"] = argparse.BooleanOptionalAction
             else:
                 options["type"] = type(declared.default)
-            if declared.default is not None:
+            if declared.default not in (None, ()):
                 options["help"] += f" Default: {declared.default}."
             parser.add_argument(flag, **(options | declared.metadata["cli"]))
 

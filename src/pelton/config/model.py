@@ -27,7 +27,6 @@ class ModelConfig:
         "or what the KV cache can hold if that is less.",
         type=int,
     )
-    max_logprobs: int = option(20, "Most log probabilities per token that a request may ask for.")
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
@@ -36,4 +35,3 @@ class ModelConfig:
             raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
         if self.max_model_len is not None:
             check_at_least("max_model_len", self.max_model_len, 2)  # a prompt and an output
-        check_at_least("max_logprobs", self.max_logprobs, 0)

@@ -22,17 +22,22 @@ class EngineCoreRequest(msgspec.Struct, array_like=True):
     """Lower is more urgent; only the priority policy looks at it."""
     cache_salt: str | None = None
     """Prefix-cache blocks are shared only among requests of equal salt."""
+    choice: int = 0
+    """Which of the `n` choices of the user's request this is."""
+    bad_words_token_ids: list[list[int]] = []
+    """`bad_words` as token ids, every way to write them."""
 
 
 class NewRequest(msgspec.Struct, array_like=True, gc=False):
     """Scheduler to workers: a request they do not hold (new, or resumed after preemption), whole."""
 
-    request_id: str
-    token_ids: list[int]
-    """Prompt and the output so far."""
-    sampling_params: SamplingParams
+    message: EngineCoreRequest
+    output_token_ids: list[int]
+    """The output so far."""
     block_ids: list[list[int]]
     """The block table, one list per KV-cache group."""
+    num_prompt_logprobs: int = 0
+    """Prompt tokens whose log probabilities have been delivered already."""
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
@@ -61,12 +66,20 @@ class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
-    """Log probabilities at one position: first the sampled token, then the most likely ones in order."""
+    """Log probabilities at one position: first the sampled (or prompt) token, then the most likely ones in order."""
 
     token_ids: list[int]
     logprobs: list[float]
     rank: int
     """Rank of the sampled token, 1 for the most likely."""
+
+
+class RequestError(msgspec.Struct, array_like=True, gc=False):
+    """Why a request cannot go on."""
+
+    message: str
+    is_damage: bool = False
+    """The model itself computed nonsense for it, so that its blocks in the KV cache are doubtful."""
 
 
 class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
@@ -77,6 +90,10 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
     """New tokens per request: none, one, or several."""
     logprobs: dict[str, list[TokenLogprobs]]
     """One entry per new token, only for requests that ask."""
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    """One entry per prompt token whose predecessor the step computed, only for requests that ask."""
+    errors: dict[str, RequestError] = {}
+    """Requests that cannot go on. Their tokens are void."""
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
@@ -89,7 +106,11 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     stop_reason: int | str | None = None
     """The stop token, or the error's message."""
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """Of the next prompt tokens; the first that come are of the second token, for nothing predicts the first."""
     num_cached_tokens: int = 0
+    scheduled_time: float = 0.0
+    """When the request was first admitted, in seconds of the monotonic clock."""
 
 
 class EngineStats(msgspec.Struct, array_like=True, gc=False):
@@ -97,6 +118,8 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
 
     num_running: int
     num_waiting: int
+    num_scheduled_tokens: int
+    """Tokens of the step that was launched last, in all; 0 if none was launched."""
     kv_cache_usage: float
     """Share of the blocks that requests hold, 0 to 1."""
     num_preemptions: int

@@ -28,14 +28,16 @@ class Request:
         "eos_token_ids",
         "id",
         "max_total_tokens",
+        "message",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
         "num_preemptions",
+        "num_prompt_logprobs",
         "num_prompt_tokens",
         "num_tokens",
         "priority",
-        "sampling_params",
+        "scheduled_time",
         "sort_key",
         "status",
         "stop_reason",
@@ -46,7 +48,7 @@ class Request:
     def __init__(self, message: EngineCoreRequest, max_model_len: int) -> None:
         params = message.sampling_params
         self.id = message.request_id
-        self.sampling_params = params
+        self.message = message
         self.priority = message.priority
         self.arrival_time = message.arrival_time
         self.cache_salt = message.cache_salt
@@ -63,6 +65,10 @@ class Request:
         """Prompt tokens found in the prefix cache at the first admission."""
         self.num_preemptions = 0
         """How often its blocks were taken away. Results of steps launched before that are void."""
+        self.num_prompt_logprobs = 0
+        """Prompt tokens whose log probabilities have been delivered: the first so many after the first token."""
+        self.scheduled_time = 0.0
+        """When it was first admitted, in seconds of the monotonic clock."""
         self.max_total_tokens = max_model_len
         if params.max_tokens is not None:
             self.max_total_tokens = min(max_model_len, self.num_prompt_tokens + params.max_tokens)
@@ -78,12 +84,30 @@ class Request:
         """Output tokens that are known."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def max_computed_tokens(self) -> int:
+        """Most tokens that ever get keys and values: nothing is sampled from the last output token."""
+        return max(self.num_prompt_tokens, self.max_total_tokens - 1)
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Most tokens that may come from the prefix cache: one is computed to sample from, and so is every token
+        whose logits tell the log probability of the next prompt token."""
+        limit = len(self.token_ids) - 1
+        wants_more = self.message.sampling_params.prompt_logprobs is not None
+        if wants_more and self.num_prompt_logprobs < self.num_prompt_tokens - 1:
+            return min(limit, self.num_prompt_logprobs)
+        return limit
+
     def append_sampled(self, token_ids: list[int]) -> int:
         """Take the tokens that one step sampled, in place of one pending, up to the one that ends the request.
 
         Returns how many were taken; `status` says whether the request has ended.
         """
         num_taken = 0
+        if len(self.token_ids) >= self.max_total_tokens:  # max_tokens is 0: only the prompt was wanted
+            self.status = RequestStatus.FINISHED_LENGTH
+            token_ids = []
         for token_id in token_ids:
             self.token_ids.append(token_id)
             num_taken += 1

@@ -52,6 +52,7 @@ class EngineCore:
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
         self._is_changing = False
         """Whether scheduler and KV cache are being changed; True between changes if one was interrupted."""
+        self._num_scheduled_tokens = 0
         self._outputs: list[EngineCoreOutput] = []
         """Outputs that the next `step` hands over."""
         executor.initialize(groups, num_blocks, self.max_model_len)
@@ -85,6 +86,7 @@ class EngineCore:
         return EngineStats(
             num_running=len(self.scheduler.running),
             num_waiting=len(self.scheduler.waiting),
+            num_scheduled_tokens=self._num_scheduled_tokens,
             kv_cache_usage=self.kv.usage,
             num_preemptions=self.scheduler.num_preemptions,
             num_prefix_queries=self.kv.num_prefix_queries,
@@ -107,6 +109,7 @@ class EngineCore:
 
     def _launch_next(self) -> bool:
         """Launch a step if one may and can be. Returns whether there is room in flight for yet another."""
+        self._num_scheduled_tokens = 0
         if self.scheduler.num_steps_in_flight == self._num_steps_in_flight:
             return False
         scheduled = None
@@ -114,6 +117,7 @@ class EngineCore:
             scheduled = self.scheduler.schedule()
         if scheduled is None:
             return False
+        self._num_scheduled_tokens = scheduled.total_num_scheduled_tokens
         self._executor.launch(scheduled)
         return self.scheduler.num_steps_in_flight < self._num_steps_in_flight
 

@@ -1,32 +1,35 @@
 """From what users write to what the engine core takes: checks, tokens, ids."""
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypedDict
-
-import msgspec
+from typing import Any, NotRequired, TypedDict
 
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
-from pelton.sampling_params import INTEGER_LIMIT, SEED_LIMIT, SamplingParams, has_lone_surrogate
+from pelton.engine.params_processor import ParamsProcessor
+from pelton.loader.messages import shown
+from pelton.sampling.logits_processor import LogitsProcessor
+from pelton.sampling_params import INTEGER_LIMIT, SamplingParams, has_lone_surrogate
 from pelton.tokenizer import Tokenizer
 
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
-class TextPrompt(TypedDict, total=False):
+
+class TextPrompt(TypedDict):
     """A prompt as text."""
 
     prompt: str
-    cache_salt: str
+    cache_salt: NotRequired[str]
 
 
-class TokensPrompt(TypedDict, total=False):
-    """A prompt as token ids."""
+class TokensPrompt(TypedDict):
+    """A prompt as token ids. A text may come along; it only comes back with the outputs."""
 
     prompt_token_ids: list[int]
-    cache_salt: str
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
 
 
 Prompt = str | list[int] | TextPrompt | TokensPrompt
@@ -39,7 +42,7 @@ class ProcessedRequest:
 
     message: EngineCoreRequest
     prompt: str | None
-    """The prompt's text; None if it came as token ids."""
+    """The prompt's text, whole; None if it came as token ids alone."""
 
 
 class InputProcessor:
@@ -52,13 +55,16 @@ class InputProcessor:
         eos_token_ids: Sequence[int],
         vocab_size: int,
         max_model_len: int,
+        logits_processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._eos_token_ids = list(eos_token_ids)
+        self.eos_token_ids = list(eos_token_ids)
         self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._has_priorities = args.scheduler.scheduling_policy == "priority"
-        self._max_logprobs = args.model.max_logprobs
+        self._params_processor = ParamsProcessor(
+            args.sampling.max_logprobs, tokenizer, eos_token_ids, vocab_size, logits_processors
+        )
         self._request_ids = count()
 
     def next_request_id(self) -> str:
@@ -66,92 +72,114 @@ class InputProcessor:
         return f"request-{next(self._request_ids)}"
 
     def process(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str, priority: int = 0
     ) -> ProcessedRequest:
-        if not isinstance(params, SamplingParams):
-            raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ValueError(f"priority must be an integer, got {priority!r}")
-        if not -INTEGER_LIMIT <= priority < INTEGER_LIMIT:
-            raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
-        if priority and not self._has_priorities:
-            raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
-        if request_id is None:
-            request_id = self.next_request_id()
-        elif not isinstance(request_id, str) or not request_id:
-            raise ValueError(f"request_id must be a non-empty string, got {request_id!r}")
-        text, token_ids, cache_salt = self._read_prompt(prompt)
-        if text is not None:
-            token_ids = self._tokenizer.encode(text)
+        """The request's first choice; others differ only by `choice` and by the id."""
+        if not isinstance(request_id, str) or not request_id:
+            raise ValueError(f"request_id must be a non-empty string, got {shown(request_id)}")
+        self._check_priority(priority)
+        text, given_ids, cache_salt = _read_prompt(prompt)
+        token_ids = self._encoded(text or "") if given_ids is None else given_ids
         self._check_tokens(token_ids)
-        self._check_params(params)
-        # A copy, checked again: the caller may change what is theirs.
-        seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
-        params = msgspec.structs.replace(params, seed=seed)
+        params, bad_words_token_ids = self._params_processor.process(params)
+        token_ids = self._truncated(token_ids, params, is_text=given_ids is None)
+        self._check_length(token_ids)
         message = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=list(token_ids),
             sampling_params=params,
             arrival_time=time.monotonic(),
-            eos_token_ids=self._eos_token_ids,
+            eos_token_ids=self.eos_token_ids,
             priority=priority,
             cache_salt=cache_salt,
+            bad_words_token_ids=bad_words_token_ids,
         )
         return ProcessedRequest(message, text)
 
-    def _read_prompt(self, prompt: Any) -> tuple[str | None, list[int], str | None]:
-        """Text (or None), token ids (empty if there is text) and cache salt."""
-        if isinstance(prompt, str):
-            return prompt, [], None
-        if isinstance(prompt, list):
-            return None, prompt, None
-        if not isinstance(prompt, Mapping):
-            raise ValueError(
-                "prompt must be a string, a list of token ids, or a dict with prompt or prompt_token_ids, "
-                f"got {type(prompt).__name__}"
-            )
-        unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}, key=str)
-        if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r} in prompt; there are prompt, prompt_token_ids, cache_salt")
-        if ("prompt" in prompt) == ("prompt_token_ids" in prompt):
-            raise ValueError("a prompt dict needs exactly one of prompt and prompt_token_ids")
-        salt = prompt.get("cache_salt")
-        if salt is not None and (not isinstance(salt, str) or not salt):
-            raise ValueError(f"cache_salt must be a non-empty string, got {salt!r}")
-        if salt is not None and has_lone_surrogate(salt):
-            raise ValueError(f"cache_salt must be valid Unicode without lone surrogates, got {salt!r}")
-        if "prompt" not in prompt:
-            return None, prompt["prompt_token_ids"], salt
-        if not isinstance(prompt["prompt"], str):
-            raise ValueError(f"prompt must be a string, got {type(prompt['prompt']).__name__}")
-        return prompt["prompt"], [], salt
+    def _check_priority(self, priority: Any) -> None:
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ValueError(f"priority must be an integer, got {shown(priority)}")
+        if not -INTEGER_LIMIT <= priority < INTEGER_LIMIT:
+            raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
+        if priority and not self._has_priorities:
+            raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
 
-    def _check_tokens(self, token_ids: Any) -> None:
-        if not isinstance(token_ids, list):
-            raise ValueError(f"prompt_token_ids must be a list of token ids, got {type(token_ids).__name__}")
+    def _encoded(self, text: str) -> list[int]:
+        token_ids = self._tokenizer.encode(text)
+        if text and not token_ids:
+            raise ValueError(f"the model has no tokens for the prompt {shown(text)}; give it one that it can read")
+        return token_ids
+
+    def _check_tokens(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise ValueError("the prompt is empty; give at least one token")
         for token_id in token_ids:
             if type(token_id) is not int:
-                raise ValueError(f"prompt_token_ids must be integers, got {token_id!r}")
+                raise ValueError(f"prompt_token_ids must be integers, got {shown(token_id)}")
         if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
             wrong = next(i for i in token_ids if not 0 <= i < self._vocab_size)
-            raise ValueError(f"token id {wrong} in the prompt is outside the vocabulary (0 to {self._vocab_size - 1})")
-        if len(token_ids) >= self._max_model_len:
             raise ValueError(
-                f"This model's maximum context length is {self._max_model_len} tokens, but the prompt has "
+                f"token id {shown(wrong)} in the prompt is outside the vocabulary (0 to {self._vocab_size - 1})"
+            )
+
+    def _truncated(self, token_ids: list[int], params: SamplingParams, *, is_text: bool) -> list[int]:
+        length = params.truncate_prompt_tokens
+        if length is None:
+            return token_ids
+        longest = self.max_model_len - 1
+        if length > longest:
+            raise ValueError(
+                f"truncate_prompt_tokens is {length}, but the context holds prompts of at most {longest} tokens; "
+                "set it to at most that, or to -1"
+            )
+        if length == -1:
+            wanted = params.max_tokens or 1
+            length = self.max_model_len - wanted if wanted < self.max_model_len else longest
+        if not is_text:
+            return token_ids[-length:]
+        try:
+            return self._tokenizer.truncate(token_ids, length)
+        except ValueError as error:
+            raise ValueError(f"truncate_prompt_tokens is {params.truncate_prompt_tokens}: {error}") from None
+
+    def _check_length(self, token_ids: list[int]) -> None:
+        if len(token_ids) >= self.max_model_len:
+            raise ValueError(
+                f"This model's maximum context length is {self.max_model_len} tokens, but the prompt has "
                 f"{len(token_ids)} and at least one is needed for the output; shorten the prompt, or raise "
                 "max_model_len or the KV cache's memory if that is what limits it"
             )
 
-    def _check_params(self, params: SamplingParams) -> None:
-        if params.logprobs is not None and params.logprobs > self._max_logprobs:
-            raise ValueError(
-                f"logprobs is {params.logprobs}, but max_logprobs allows {self._max_logprobs}; "
-                "ask for fewer or start the engine with a larger max_logprobs"
-            )
-        for token_id in params.stop_token_ids or ():
-            if token_id >= self._vocab_size:
-                raise ValueError(
-                    f"token id {token_id} in stop_token_ids is outside the vocabulary (0 to {self._vocab_size - 1})"
-                )
+
+def _read_prompt(prompt: Any) -> tuple[str | None, list[int] | None, str | None]:
+    """Text (or None), token ids, not yet checked (None: those of the text), and cache salt."""
+    if isinstance(prompt, str):
+        return prompt, None, None
+    if isinstance(prompt, list):
+        return None, prompt, None
+    if not isinstance(prompt, Mapping):
+        raise ValueError(
+            "prompt must be a string, a list of token ids, or a dict with prompt or prompt_token_ids, "
+            f"got {type(prompt).__name__}"
+        )
+    unknown = sorted(set(prompt) - set(_PROMPT_KEYS), key=str)
+    if unknown:
+        raise ValueError(f"unknown key {shown(unknown[0])} in prompt; there are {', '.join(_PROMPT_KEYS)}")
+    salt = prompt.get("cache_salt")
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise ValueError(f"cache_salt must be a non-empty string, got {shown(salt)}")
+    if salt is not None and has_lone_surrogate(salt):
+        raise ValueError(f"cache_salt must be valid Unicode without lone surrogates, got {shown(salt)}")
+    text = prompt.get("prompt")
+    if "prompt" in prompt and not isinstance(text, str):
+        raise ValueError(f"prompt must be a string, got {type(text).__name__}")
+    if "prompt_token_ids" not in prompt:
+        if text is None:
+            raise ValueError("a prompt dict needs prompt or prompt_token_ids, and has neither")
+        return text, None, salt
+    if text is not None and has_lone_surrogate(text):
+        raise ValueError(f"prompt must be valid Unicode without lone surrogates, got {shown(text)}")
+    token_ids = prompt["prompt_token_ids"]
+    if not isinstance(token_ids, list):
+        raise ValueError(f"prompt_token_ids must be a list of token ids, got {type(token_ids).__name__}")
+    return text, token_ids, salt

@@ -1,9 +1,12 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineStats
+from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
 from pelton.engine.core_client import EngineCoreClient, InprocClient
 from pelton.engine.engine_core import EngineCore
@@ -11,8 +14,11 @@ from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
 from pelton.executor import UniprocExecutor
-from pelton.loader import open_checkpoint
+from pelton.loader import Checkpoint, open_checkpoint
+from pelton.loader.hf.folder import GENERATION_CONFIG
+from pelton.loader.messages import in_file
 from pelton.runner import CPUWorker
+from pelton.sampling.logits_processor import load_logits_processors
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
 
@@ -26,13 +32,19 @@ class LLMEngine:
         input_processor: InputProcessor,
         output_processor: OutputProcessor,
         tokenizer: Tokenizer,
+        *,
+        model_name: str = "",
+        default_sampling_params: SamplingParams | None = None,
     ) -> None:
+        """`model_name` labels the metrics. Default parameters are Pelton's own unless given."""
         self.tokenizer = tokenizer
+        self.model_name = model_name
         self.stats: EngineStats | None = None
         """The core's state after the last step."""
         self._client = client
         self._input_processor = input_processor
         self._output_processor = output_processor
+        self._default_sampling_params = default_sampling_params or SamplingParams()
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs, *, progress: bool = False) -> "LLMEngine":
@@ -40,14 +52,46 @@ class LLMEngine:
 
         Raises ValueError for a model that cannot be read and for arguments that contradict it.
         """
+        logits_processors = load_logits_processors(args.sampling.logits_processors)
         checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
+        default_sampling_params = None
+        if args.sampling.generation_config != "none":
+            default_sampling_params = _model_defaults(checkpoint)
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
-        worker = CPUWorker(args, checkpoint, progress=progress)
+        worker = CPUWorker(args, checkpoint, logits_processors, progress=progress)
         core = EngineCore(args, UniprocExecutor(worker), max_model_len)
-        input_processor = InputProcessor(args, tokenizer, config.eos_token_ids, config.vocab_size, core.max_model_len)
-        return cls(InprocClient(core), input_processor, OutputProcessor(tokenizer), tokenizer)
+        input_processor = InputProcessor(
+            args,
+            tokenizer,
+            config.eos_token_ids,
+            config.vocab_size,
+            core.max_model_len,
+            logits_processors=logits_processors,
+        )
+        return cls(
+            InprocClient(core),
+            input_processor,
+            OutputProcessor(tokenizer),
+            tokenizer,
+            model_name=args.model.model,
+            default_sampling_params=default_sampling_params,
+        )
+
+    @property
+    def eos_token_ids(self) -> Sequence[int]:
+        """Every token that ends a sequence or a turn."""
+        return self._input_processor.eos_token_ids
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest request, prompt and output, in tokens."""
+        return self._input_processor.max_model_len
+
+    def default_sampling_params(self) -> SamplingParams:
+        """A new copy of what requests without parameters get: the model's defaults where it has some."""
+        return msgspec.structs.replace(self._default_sampling_params)
 
     def next_request_id(self) -> str:
         """An id that no unfinished request has."""
@@ -58,17 +102,20 @@ class LLMEngine:
     def add_request(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
     ) -> str:
-        """Queue a request and return its id.
+        """Queue a request, with all its choices, and return its id.
 
         Raises ValueError, with nothing queued, if prompt or parameters are not acceptable.
         """
         request_id = self.next_request_id() if request_id is None else request_id
         request = self._input_processor.process(prompt, params, request_id=request_id, priority=priority)
-        self._output_processor.add_request(request)
+        messages = self._output_processor.add_request(request)
         try:
-            self._client.add_request(request.message)
-        except ValueError:
-            self._output_processor.abort_requests([request_id])
+            for message in messages:
+                self._client.add_request(message)
+        except BaseException:
+            # Refused, or interrupted. Nobody of ours has these ids, so whatever the core knows by them is not wanted.
+            self._output_processor.discard_request(request_id)
+            self._client.abort_requests([message.request_id for message in messages])
             raise
         return request_id
 
@@ -83,15 +130,17 @@ class LLMEngine:
         for request_id in request_ids:
             if not isinstance(request_id, str):
                 raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+        core_ids = self._output_processor.core_ids(request_ids)
         # Ours first: should an interrupt come between, the core works for nobody, and nobody waits for nothing.
         outputs = self._output_processor.abort_requests(request_ids)
-        self._client.abort_requests(request_ids)
+        self._client.abort_requests(core_ids)
         return outputs
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
         core_outputs = self._client.get_outputs()
         self.stats = core_outputs.stats
+        self._output_processor.metrics.record_step(core_outputs.stats.num_scheduled_tokens)
         processed = self._output_processor.process(core_outputs.outputs)
         if processed.aborts:
             self._client.abort_requests(processed.aborts)
@@ -104,10 +153,29 @@ class LLMEngine:
     def num_unfinished_requests(self) -> int:
         return len(self._output_processor)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix; running requests are not affected."""
+    def get_metrics(self) -> list[Metric]:
+        """Counters, gauges and histograms, as of the last step."""
+        stats = self.stats
+        if stats is not None and not self._client.has_work:
+            # Requests may have been aborted since.
+            stats = msgspec.structs.replace(stats, num_running=0, num_waiting=0, kv_cache_usage=0.0)
+        return self._output_processor.metrics.snapshot(self.model_name, stats)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; running requests are not affected. Returns whether that worked: always True."""
         self._client.reset_prefix_cache()
+        return True
 
     def shutdown(self) -> None:
         """Release the model and the KV cache. The engine cannot be used afterwards."""
         self._client.shutdown()
+
+
+def _model_defaults(checkpoint: Checkpoint) -> SamplingParams:
+    """Raises ValueError for values in generation_config.json that no request could have."""
+    try:
+        defaults = checkpoint.generation_defaults()
+        with in_file(checkpoint.path / GENERATION_CONFIG):
+            return SamplingParams(**defaults)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"{error}; generation_config='none' goes without") from None

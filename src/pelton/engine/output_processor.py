@@ -1,13 +1,15 @@
-"""From the engine core's tokens to what users read: text, stop strings, log probabilities."""
+"""From the engine core's tokens to what users read: one output per user's request and step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
-from pelton.core.messages import EngineCoreOutput, TokenLogprobs
-from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
+from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
+from pelton.core.outputs import RequestOutput
+from pelton.engine.choice_state import ChoiceState
 from pelton.engine.input_processor import ProcessedRequest
-from pelton.engine.stop_strings import StopStrings
-from pelton.sampling_params import RequestOutputKind
+from pelton.engine.metrics import EngineMetrics
+from pelton.engine.request_state import RequestState, messages_of_choices
 from pelton.tokenizer import Tokenizer
 
 
@@ -17,147 +19,126 @@ class ProcessedOutputs:
 
     request_outputs: list[RequestOutput] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
-    """Requests that a stop string ended: the core does not know yet."""
-
-
-class _RequestState:
-    """One request's text as far as it is known."""
-
-    __slots__ = (
-        "cumulative_logprob",
-        "detokenizer",
-        "kind",
-        "logprobs",
-        "num_cached_tokens",
-        "prompt",
-        "prompt_token_ids",
-        "request_id",
-        "stops",
-        "text",
-        "token_ids",
-    )
-
-    def __init__(self, request: ProcessedRequest, tokenizer: Tokenizer) -> None:
-        params = request.message.sampling_params
-        self.request_id = request.message.request_id
-        self.prompt = request.prompt
-        self.prompt_token_ids = request.message.prompt_token_ids
-        self.kind = params.output_kind
-        self.detokenizer = tokenizer.detokenizer()
-        self.stops = StopStrings(params.stop_strings) if params.stop_strings else None
-        self.num_cached_tokens = 0
-        self.token_ids: list[int] = []
-        self.text: list[str] = []
-        """Pieces of text; joined when an output is made."""
-        self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
-        self.cumulative_logprob = 0.0
-
-    def add(self, output: EngineCoreOutput) -> None:
-        """Take new tokens. A stop string that they complete changes the output's finish and stop reasons."""
-        new_ids = output.new_token_ids
-        self.num_cached_tokens = output.num_cached_tokens
-        self.token_ids.extend(new_ids)
-        # The token that ends a request is not text: EOS, or one of stop_token_ids.
-        text = self.detokenizer.add(new_ids[:-1] if output.finish_reason == "stop" else new_ids)
-        if output.finish_reason is not None:
-            text += self.detokenizer.finish()
-        if self.stops is not None:
-            text = self.stops.add(text)
-            if self.stops.matched is not None:
-                output.finish_reason, output.stop_reason = "stop", self.stops.matched
-            elif output.finish_reason is not None:
-                text += self.stops.flush()
-        if text:
-            self.text.append(text)
-
-    def add_logprobs(self, positions: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> None:
-        assert self.logprobs is not None
-        for position in positions:
-            self.cumulative_logprob += position.logprobs[0]
-            ranks = (position.rank, *range(1, len(position.token_ids)))
-            entries: dict[int, Logprob] = {}
-            for token_id, logprob, rank in zip(position.token_ids, position.logprobs, ranks, strict=True):
-                if token_id not in entries:
-                    entries[token_id] = Logprob(logprob, rank, tokenizer.token_text(token_id))
-            self.logprobs.append(entries)
-
-    def make_output(self, output: EngineCoreOutput) -> RequestOutput:
-        text = "".join(self.text)
-        completion = CompletionOutput(
-            index=0,
-            text=text,
-            token_ids=self.token_ids,
-            cumulative_logprob=None if self.logprobs is None else self.cumulative_logprob,
-            logprobs=self.logprobs,
-            finish_reason=output.finish_reason,
-            stop_reason=output.stop_reason,
-        )
-        if self.kind is RequestOutputKind.DELTA:
-            self.text, self.token_ids = [], []
-            self.logprobs = None if self.logprobs is None else []
-        else:
-            self.text = [text]
-            if output.finish_reason is None:  # the caller's copy must not grow
-                completion.token_ids = self.token_ids.copy()
-                completion.logprobs = None if self.logprobs is None else self.logprobs.copy()
-        return RequestOutput(
-            request_id=self.request_id,
-            prompt=self.prompt,
-            prompt_token_ids=self.prompt_token_ids,
-            outputs=[completion],
-            finished=output.finish_reason is not None,
-            num_cached_tokens=self.num_cached_tokens,
-        )
+    """Requests of the core that run for nobody: a stop string ended them, or an interrupt fell into their abort."""
 
 
 class OutputProcessor:
-    """Detokenizes what the core emits, applies stop strings, builds `RequestOutput`s."""
+    """Keeps the requests that have not finished, hands them what the core emits, collects their outputs.
+
+    Users know a request by their id; the core knows each of its choices by an id of its own, which is the same for a
+    request of one choice. An id is in use, for users, as long as a request or a choice has it.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self.metrics = EngineMetrics()
         self._tokenizer = tokenizer
-        self._states: dict[str, _RequestState] = {}
+        self._requests: dict[str, RequestState] = {}
+        self._choices: dict[str, tuple[RequestState, ChoiceState]] = {}
+        """Choices that have not finished, by the core's id. All belong to requests above, whenever an interrupt comes:
+        requests enter before their choices and leave after them."""
 
     def __len__(self) -> int:
-        return len(self._states)
-
-    def add_request(self, request: ProcessedRequest) -> None:
-        """Expect outputs of a request. Raises ValueError if its id is in use."""
-        if request.message.request_id in self._states:
-            raise ValueError(f"request_id {request.message.request_id!r} is in use by a request that has not finished")
-        self._states[request.message.request_id] = _RequestState(request, self._tokenizer)
+        """Users' requests that have not finished."""
+        return len(self._requests)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._states
+        """Whether a request or a choice has this id."""
+        return request_id in self._requests or request_id in self._choices
 
-    def abort_requests(self, request_ids: Sequence[str]) -> list[RequestOutput]:
+    def add_request(self, request: ProcessedRequest) -> list[EngineCoreRequest]:
+        """Expect outputs of a request. Returns what the core is to be asked: a message for each of its choices.
+
+        Raises ValueError if its id, or a choice's, is in use.
+        """
+        messages = messages_of_choices(request.message)
+        for request_id in (request.message.request_id, *(message.request_id for message in messages)):
+            if request_id in self:
+                raise ValueError(f"request_id {request_id!r} is in use by a request that has not finished")
+        state = RequestState(request, messages, self._tokenizer)
+        self._requests[state.id] = state
+        for choice in state.choices:
+            self._choices[choice.id] = (state, choice)
+        return messages
+
+    def discard_request(self, request_id: str) -> None:
+        """Forget a request that the core did not take, as if it had never been added."""
+        if request_id in self._requests:
+            self._forget(self._requests[request_id])
+
+    def core_ids(self, request_ids: Iterable[str]) -> list[str]:
+        """What the core calls the choices of these requests.
+
+        An id that nobody here has stays as it is, for the core may still know it; that of a choice is left out, for it
+        is not the user's.
+        """
+        core_ids = []
+        for request_id in request_ids:
+            if request_id in self._requests:
+                core_ids += [choice.id for choice in self._requests[request_id].choices]
+            elif request_id not in self._choices:
+                core_ids.append(request_id)
+        return core_ids
+
+    def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Final outputs of requests that the user ended; unknown ids are ignored."""
-        return [self._end(i, "abort", None) for i in dict.fromkeys(request_ids) if i in self._states]
+        states = [self._requests[i] for i in dict.fromkeys(request_ids) if i in self._requests]
+        return [self._end(state, "abort", None) for state in states]
 
     def fail_all(self, message: str) -> list[RequestOutput]:
         """Final outputs, with an error, of all requests."""
-        return [self._end(request_id, "error", message) for request_id in list(self._states)]
-
-    def _end(self, request_id: str, finish_reason: str, stop_reason: str | None) -> RequestOutput:
-        state = self._states.pop(request_id)
-        ending = EngineCoreOutput(request_id, [], finish_reason, stop_reason, num_cached_tokens=state.num_cached_tokens)
-        state.add(ending)
-        return state.make_output(ending)
+        return [self._end(state, "error", message) for state in list(self._requests.values())]
 
     def process(self, core_outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
+        now = monotonic()
         processed = ProcessedOutputs()
+        changed: dict[str, RequestState] = {}
         for output in core_outputs:
-            state = self._states.get(output.request_id)
-            if state is None:
-                continue  # aborted while the step ran
-            core_finished = output.finish_reason is not None
-            if output.logprobs is not None and state.logprobs is not None:
-                state.add_logprobs(output.logprobs, self._tokenizer)
-            state.add(output)
-            finished = output.finish_reason is not None
-            if finished:
-                del self._states[output.request_id]
-                if not core_finished:
+            known = self._choices.get(output.request_id)
+            if known is None:
+                if output.finish_reason is None:
                     processed.aborts.append(output.request_id)
-            if finished or state.kind is not RequestOutputKind.FINAL_ONLY:
-                processed.request_outputs.append(state.make_output(output))
+                continue
+            request, choice = known
+            if output.prompt_logprobs is not None:
+                request.add_prompt_logprobs(output.prompt_logprobs)
+            if not output.new_token_ids and output.finish_reason is None:
+                continue
+            self._add(request, choice, output, now)
+            if choice.finish_reason is not None and output.finish_reason is None:
+                processed.aborts.append(choice.id)
+            if not request.is_final_only or (choice.finish_reason is not None and request.is_finished):
+                changed[request.id] = request
+        processed.request_outputs = [request.make_output() for request in changed.values()]
         return processed
+
+    def _add(self, request: RequestState, choice: ChoiceState, output: EngineCoreOutput, now: float) -> None:
+        """Hand tokens, or the end, to their choice; let go of it, and of its request, with the end."""
+        if choice.finish_reason is None:  # else an interrupt kept it from leaving
+            stats = choice.stats
+            stats.num_cached_tokens = output.num_cached_tokens
+            if output.scheduled_time:
+                stats.scheduled_time = output.scheduled_time
+            choice.add(output)
+            if output.new_token_ids:
+                self.metrics.record_tokens(stats, len(output.new_token_ids), now)
+        if choice.finish_reason is not None:
+            self.metrics.record_finish(choice.stats, choice.finish_reason, now)
+            self._choices.pop(choice.id, None)
+            if request.is_finished:
+                self._requests.pop(request.id, None)
+
+    def _end(self, request: RequestState, finish_reason: str, stop_reason: str | None) -> RequestOutput:
+        """The final output of a request whose unfinished choices end now."""
+        now = monotonic()
+        for choice in request.choices:
+            if choice.finish_reason is None:
+                cached = choice.stats.num_cached_tokens
+                ending = EngineCoreOutput(choice.id, [], finish_reason, stop_reason, num_cached_tokens=cached)
+                self._add(request, choice, ending, now)
+        self._forget(request)
+        return request.make_output()
+
+    def _forget(self, request: RequestState) -> None:
+        for choice in request.choices:
+            self._choices.pop(choice.id, None)
+        self._requests.pop(request.id, None)

@@ -122,6 +122,12 @@ class KVCacheCoordinator:
         for block in self._cached_by_step.pop(step_id, ()):
             self.pool.evict_block(block)
 
+    def withdraw_blocks(self, request: Request) -> None:
+        """What this request has read or written is doubtful: nobody may find it any more."""
+        for table in self._requests[request.id].tables:
+            for block in table:
+                self.pool.evict_block(block)
+
     @property
     def has_pending_release(self) -> bool:
         """Whether blocks will become free when a step in flight ends."""
@@ -144,11 +150,11 @@ class KVCacheCoordinator:
         return low
 
     def find_prefix(self, request: Request) -> PrefixHit:
-        """The longest cached prefix of a request that holds no blocks; at least one token is left to compute."""
+        """The longest cached prefix of a request that holds no blocks; what it has to compute itself is left."""
         num_groups = len(self.groups)
         if not self._enable_prefix_caching:
             return PrefixHit([[] for _ in range(num_groups)], 0)
-        candidates = self._look_up(request, (len(request.token_ids) - 1) // self.block_size)
+        candidates = self._look_up(request, request.max_cached_tokens // self.block_size)
         limit = len(candidates[0])
         agreed = -1
         while agreed != limit:  # a shorter hit may need blocks of another group that the longer one did not

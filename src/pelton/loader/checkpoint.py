@@ -12,6 +12,7 @@ from pelton.loader.gguf.config import read_gguf_config
 from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.hf.config import read_hf_config
 from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, read_weight_map, shards
+from pelton.loader.hf.generation_config import read_generation_defaults
 from pelton.loader.hf.hub import fetch_model, parse_hub_id
 from pelton.loader.hf.safetensors_file import SafetensorsFile
 from pelton.loader.messages import listed
@@ -32,6 +33,13 @@ class Checkpoint(ABC):
         """What to call the model: as the user named it."""
         self.num_bytes = 0
         """Size of the files that hold tensors."""
+
+    @abstractmethod
+    def generation_defaults(self) -> dict[str, float | int]:
+        """What the model's authors recommend for sampling, by `SamplingParams`' names; most recommend nothing.
+
+        Raises ValueError that names the file and the key for a value of a wrong type.
+        """
 
     @abstractmethod
     def tensor_names(self) -> frozenset[str]:
@@ -61,6 +69,9 @@ class GGUFCheckpoint(Checkpoint):
     def metadata(self) -> Mapping[str, MetadataValue]:
         """The file's metadata, vocabulary included."""
         return self._file.metadata
+
+    def generation_defaults(self) -> dict[str, float | int]:
+        return {}  # the format has no keys for them
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._file.tensors)
@@ -106,6 +117,9 @@ class SafetensorsCheckpoint(Checkpoint):
             raise ValueError(f"{self.path / INDEX} has {listed(problems)}")
         if unnamed := sorted(self._files.keys() - weight_map.keys()):
             raise ValueError(f"{self.path / INDEX} does not name {listed(unnamed)}, which its files hold")
+
+    def generation_defaults(self) -> dict[str, float | int]:
+        return read_generation_defaults(self.path)
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._files)

@@ -33,6 +33,16 @@ R1 = R + 1
 """Bounds between requests; its size follows from that of R."""
 L = Dim("L")
 """Rows whose logits are needed."""
+E = Dim("E")
+"""Rows whose logits are edited before sampling."""
+E1 = E + 1
+"""Bounds between edited rows."""
+M = Dim("M")
+"""Masks of allowed tokens."""
+B = Dim("B")
+"""Entries of the edited rows' biases."""
+P = Dim("P")
+"""Entries of the edited rows' penalties."""
 
 
 def concrete(shape: Shape, sizes: Mapping[Dim, int]) -> tuple[int, ...]:

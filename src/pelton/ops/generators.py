@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from pelton.ops.arrays import Float32, Int32
-from pelton.ops.dims import Dim, L, R, T
+from pelton.ops.dims import B, Dim, E, L, M, P, R, T
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.packed_linear import pack_linear
 from pelton.ops.qk_norm import QKNorm
@@ -118,22 +118,93 @@ def softcap(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     return _normal(rng, sizes[L], int(rng.integers(1, 400))) * 20, float(rng.choice([1.0, 30.0]))
 
 
+class AddRowNumber:
+    """A logits hook: the i-th row gets i added."""
+
+    def apply(self, logits: Float32) -> None:
+        logits += np.arange(len(logits), dtype=np.float32)[:, None]
+
+
+def process_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    return _logits(rng, sizes[L], int(rng.integers(1, 400))), AddRowNumber()
+
+
+def edit_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
+    """Rows edited in every way, in several ways, or not at all; sizes of 0 are possible, but for L where E is not 0."""
+    num_edited = sizes[E]
+    bias_start, penalty_start = _bounds(rng, num_edited, sizes[B]), _bounds(rng, num_edited, sizes[P])
+    most = max([1, *np.diff(bias_start), *np.diff(penalty_start)])
+    vocab_size = int(rng.integers(most, most + 400))
+    masks = rng.integers(0, 2**32, (sizes[M], -(-vocab_size // 32)), dtype=np.uint32)
+    bias = _normal(rng, sizes[B]) * 10
+    bias[rng.random(sizes[B]) < 0.2] = -np.inf
+    counts = _integers(rng, 1, 30, sizes[P]) * _integers(rng, 0, 2, sizes[P])
+    penalties = rng.choice(
+        np.array([[1, 0, 0], [1.3, 0, 0], [1, 0.7, 0], [1, 0, -1.5], [0.8, -1, 2]], np.float32), num_edited
+    )
+    return (
+        _logits(rng, sizes[L], vocab_size),
+        _integers(rng, 0, max(1, sizes[L]), num_edited),
+        _integers(rng, -1, sizes[M], num_edited),
+        masks,
+        bias_start,
+        _distinct_ids(rng, bias_start, vocab_size),
+        bias,
+        penalty_start,
+        _distinct_ids(rng, penalty_start, vocab_size),
+        counts,
+        penalties,
+    )
+
+
+def _bounds(rng: Generator, num_rows: int, num_entries: int) -> Int32:
+    """Entries dealt out to rows, some of which may get none. -> [num_rows + 1]"""
+    assert num_rows > 0 or num_entries == 0, "entries of no row"
+    cuts = np.sort(_integers(rng, 0, num_entries + 1, max(0, num_rows - 1)))
+    return np.concatenate([[0], cuts, [num_entries] * (num_rows > 0)]).astype(np.int32)
+
+
+def _distinct_ids(rng: Generator, bounds: Int32, vocab_size: int) -> Int32:
+    rows = [rng.permutation(vocab_size)[:count] for count in np.diff(bounds)]
+    return np.concatenate([[], *rows]).astype(np.int32)
+
+
+def _logits(rng: Generator, rows: int, vocab_size: int) -> Float32:
+    """Some tokens are ruled out; a few rows are broken, or have no token left."""
+    logits = _normal(rng, rows, vocab_size) * 4
+    logits[rng.random(logits.shape) < 0.1] = -np.inf
+    for value in (np.nan, np.inf):
+        hit = rng.random(rows) < 0.05
+        logits[hit, _integers(rng, 0, vocab_size, int(hit.sum()))] = value
+    logits[rng.random(rows) < 0.05] = -np.inf
+    return logits
+
+
 def sample(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     """A mix of greedy and random rows; every parameter is sometimes off."""
+    seed = rng.integers(0, 2**64, sizes[L], dtype=np.uint64)
+    choice, position = _integers(rng, 0, 1024, sizes[L]), _integers(rng, 0, 2**31 - 1, sizes[L])
+    return *warp_logits(rng, sizes), seed, choice, position
+
+
+def warp_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     rows, vocab_size = sizes[L], int(rng.integers(1, 400))
     temperature = rng.choice(np.array([0.0, 1e-30, 0.5, 1.0, 3.0], np.float32), rows)
     top_k = rng.choice(np.array([-1, 0, 1, 5, vocab_size, 2**31 - 1], np.int32), rows)
     top_p = rng.choice(np.array([1e-6, 0.3, 0.9, 1.0], np.float32), rows)
-    seed = rng.integers(0, 2**64, rows, dtype=np.uint64)
-    choice, position = np.zeros(rows, np.int32), _integers(rng, 0, 2**31 - 1, rows)
-    return _normal(rng, rows, vocab_size) * 4, temperature, top_k, top_p, seed, choice, position
+    min_p = rng.choice(np.array([0.0, 0.02, 0.3, 1.0], np.float32), rows)
+    logits, edited = _logits(rng, rows, vocab_size), _logits(rng, sizes[E], vocab_size)
+    edited_index = _integers(rng, -1, sizes[E], rows)
+    return logits, edited, edited_index, temperature, top_k, top_p, min_p
 
 
 def logprobs(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
-    """Some rows ask; some logits are equal."""
+    """Some rows ask; some logits are equal; some rows have no token."""
     rows, vocab_size = sizes[L], int(rng.integers(1, 400))
-    logits = _normal(rng, rows, vocab_size) * 4
+    logits = _logits(rng, rows, vocab_size)
     logits[:, vocab_size // 2 :] = np.round(logits[:, vocab_size // 2 :])
-    max_logprobs = min(20, vocab_size)
+    max_logprobs = int(rng.choice([0, min(20, vocab_size), vocab_size]))
     num_logprobs = _integers(rng, -1, max_logprobs + 1, rows)
-    return logits, _integers(rng, 0, vocab_size, rows), num_logprobs, max_logprobs
+    token_ids = _integers(rng, 0, vocab_size, rows)
+    token_ids[rng.random(rows) < 0.1] = -1
+    return logits, token_ids, num_logprobs, max_logprobs, bool(rng.random() < 0.7)

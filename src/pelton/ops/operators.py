@@ -6,6 +6,7 @@ Shape inference works on value handles and on arrays alike.
 from pelton.ops import generators, reference
 from pelton.ops.dims import Dim, Shape, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.logits_hook import LogitsHook
 from pelton.ops.operator import ArraySpec, Operator, Shaped, Tolerance
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.qk_norm import QKNorm
@@ -22,6 +23,7 @@ _ATTENTION = {
         1e-5, 1e-5, "scores of order 10 err by some 1e-6, so do the weights, relatively; values are averaged"
     )
 }
+_EDITED = {"fp32": Tolerance(1e-6, 1e-5, "up to four roundings of numbers below 100, which may cancel each other")}
 
 
 def _expect(name: str, value: Shaped, shape: Shape, dtype: str = "float32") -> None:
@@ -127,26 +129,90 @@ def _softcap(x: Shaped, cap: float) -> Specs:
     return (ArraySpec("capped", _expect_matrix("x", x)),)
 
 
+def _process_logits(logits: Shaped, hook: LogitsHook) -> Specs:
+    return (ArraySpec("processed", _expect_matrix("logits", logits)),)
+
+
+def _edit_logits(
+    logits: Shaped,
+    rows: Shaped,
+    mask_index: Shaped,
+    masks: Shaped,
+    bias_start: Shaped,
+    bias_ids: Shaped,
+    bias: Shaped,
+    penalty_start: Shaped,
+    penalty_ids: Shaped,
+    penalty_counts: Shaped,
+    penalties: Shaped,
+) -> Specs:
+    _, vocab_size = _expect_matrix("logits", logits)
+    num_edited = rows.shape[0]
+    _expect("rows", rows, (num_edited,), "int32")
+    _expect("mask_index", mask_index, (num_edited,), "int32")
+    _expect("masks", masks, (masks.shape[0], -(-vocab_size // 32)), "uint32")
+    _expect("bias_start", bias_start, (num_edited + 1,), "int32")
+    _expect("bias_ids", bias_ids, bias_ids.shape[:1], "int32")
+    _expect("bias", bias, bias_ids.shape)
+    _expect("penalty_start", penalty_start, (num_edited + 1,), "int32")
+    _expect("penalty_ids", penalty_ids, penalty_ids.shape[:1], "int32")
+    _expect("penalty_counts", penalty_counts, penalty_ids.shape, "int32")
+    _expect("penalties", penalties, (num_edited, 3))
+    return (ArraySpec("edited", (num_edited, vocab_size)),)
+
+
 def _sample(
     logits: Shaped,
+    edited: Shaped,
+    edited_index: Shaped,
     temperature: Shaped,
     top_k: Shaped,
     top_p: Shaped,
+    min_p: Shaped,
     seed: Shaped,
     choice: Shaped,
     position: Shaped,
 ) -> Specs:
-    rows, _ = _expect_matrix("logits", logits)
-    _expect("temperature", temperature, (rows,))
-    _expect("top_k", top_k, (rows,), "int32")
-    _expect("top_p", top_p, (rows,))
+    rows, _ = _expect_warpers(logits, edited, edited_index, temperature, top_k, top_p, min_p)
     _expect("seed", seed, (rows,), "uint64")
     _expect("choice", choice, (rows,), "int32")
     _expect("position", position, (rows,), "int32")
     return (ArraySpec("token_ids", (rows,), "int32"),)
 
 
-def _logprobs(logits: Shaped, token_ids: Shaped, num_logprobs: Shaped, max_logprobs: int) -> Specs:
+def _warp_logits(
+    logits: Shaped,
+    edited: Shaped,
+    edited_index: Shaped,
+    temperature: Shaped,
+    top_k: Shaped,
+    top_p: Shaped,
+    min_p: Shaped,
+) -> Specs:
+    return (ArraySpec("warped", _expect_warpers(logits, edited, edited_index, temperature, top_k, top_p, min_p)),)
+
+
+def _expect_warpers(
+    logits: Shaped,
+    edited: Shaped,
+    edited_index: Shaped,
+    temperature: Shaped,
+    top_k: Shaped,
+    top_p: Shaped,
+    min_p: Shaped,
+) -> tuple[Dim | int, int]:
+    """Rows with their warpers. -> shape of the logits."""
+    rows, vocab_size = _expect_matrix("logits", logits)
+    _expect("edited", edited, (edited.shape[0], vocab_size))
+    _expect("edited_index", edited_index, (rows,), "int32")
+    _expect("temperature", temperature, (rows,))
+    _expect("top_k", top_k, (rows,), "int32")
+    _expect("top_p", top_p, (rows,))
+    _expect("min_p", min_p, (rows,))
+    return rows, vocab_size
+
+
+def _logprobs(logits: Shaped, token_ids: Shaped, num_logprobs: Shaped, max_logprobs: int, normalize: bool) -> Specs:
     rows, vocab_size = _expect_matrix("logits", logits)
     _expect("token_ids", token_ids, (rows,), "int32")
     _expect("num_logprobs", num_logprobs, (rows,), "int32")
@@ -177,7 +243,12 @@ ROPE_AND_CACHE = Operator(
 ATTENTION = Operator("attention", _attention, reference.attention, generators.attention, _ATTENTION)
 GATHER_ROWS = Operator("gather_rows", _gather_rows, reference.gather_rows, generators.gather_rows, _EXACT)
 SOFTCAP = Operator("softcap", _softcap, reference.softcap, generators.softcap, _ELEMENTWISE)
+PROCESS_LOGITS = Operator(
+    "process_logits", _process_logits, reference.process_logits, generators.process_logits, _EXACT
+)
+EDIT_LOGITS = Operator("edit_logits", _edit_logits, reference.edit_logits, generators.edit_logits, _EDITED)
 SAMPLE = Operator("sample", _sample, reference.sample, generators.sample, _EXACT)
+WARP_LOGITS = Operator("warp_logits", _warp_logits, reference.warp_logits, generators.warp_logits, _ELEMENTWISE)
 LOGPROBS = Operator("logprobs", _logprobs, reference.logprobs, generators.logprobs, _ELEMENTWISE)
 
 OPERATORS = (
@@ -190,6 +261,9 @@ OPERATORS = (
     ATTENTION,
     GATHER_ROWS,
     SOFTCAP,
+    PROCESS_LOGITS,
+    EDIT_LOGITS,
     SAMPLE,
+    WARP_LOGITS,
     LOGPROBS,
 )

@@ -9,6 +9,7 @@ import numpy as np
 from pelton.ops.arrays import AnyArray
 from pelton.ops.dims import Dim, Shape, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.logits_hook import LogitsHook
 from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.qk_norm import QKNorm
@@ -28,8 +29,8 @@ class Value:
         return f"%{self.id} {self.name}{shape_str(self.shape)}{dtype}"
 
 
-Argument = Value | AnyArray | PackedLinear | KVCacheLayer | QKNorm | float | str | None
-"""What a launch is given: values, weights (arrays or packed), KV caches, attributes."""
+Argument = Value | AnyArray | PackedLinear | KVCacheLayer | QKNorm | LogitsHook | float | str | None
+"""What a launch is given: values, weights (arrays or packed), KV caches, callbacks, attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +87,6 @@ def _argument_str(name: str, argument: Argument) -> str:
         return f"{name}{shape_str(argument.shape)}"
     if isinstance(argument, PackedLinear | KVCacheLayer | QKNorm):
         return f"{name}{argument}"
-    return f"{name}={argument}"
+    if argument is None or isinstance(argument, int | float | str):
+        return f"{name}={argument}"
+    return f"{name}={type(argument).__name__}"

@@ -8,6 +8,7 @@ from pelton.ops import operators
 from pelton.ops.arrays import Float32
 from pelton.ops.dims import Shape
 from pelton.ops.kv_cache import KVCacheLayer
+from pelton.ops.logits_hook import LogitsHook
 from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.program import Argument, Launch, Program, Value
@@ -86,21 +87,61 @@ class Recorder:
     def softcap(self, x: Value, cap: float) -> Value:
         return self._one(operators.SOFTCAP, x, cap)
 
+    def process_logits(self, logits: Value, hook: LogitsHook) -> Value:
+        return self._one(operators.PROCESS_LOGITS, logits, hook)
+
+    def edit_logits(
+        self,
+        logits: Value,
+        rows: Value,
+        mask_index: Value,
+        masks: Value,
+        bias_start: Value,
+        bias_ids: Value,
+        bias: Value,
+        penalty_start: Value,
+        penalty_ids: Value,
+        penalty_counts: Value,
+        penalties: Value,
+    ) -> Value:
+        allowed = rows, mask_index, masks
+        biased = bias_start, bias_ids, bias
+        penalized = penalty_start, penalty_ids, penalty_counts, penalties
+        return self._one(operators.EDIT_LOGITS, logits, *allowed, *biased, *penalized)
+
     def sample(
         self,
         logits: Value,
+        edited: Value,
+        edited_index: Value,
         temperature: Value,
         top_k: Value,
         top_p: Value,
+        min_p: Value,
         seed: Value,
         choice: Value,
         position: Value,
     ) -> Value:
-        return self._one(operators.SAMPLE, logits, temperature, top_k, top_p, seed, choice, position)
+        warpers = temperature, top_k, top_p, min_p
+        return self._one(operators.SAMPLE, logits, edited, edited_index, *warpers, seed, choice, position)
 
-    def logprobs(self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int) -> tuple[Value, ...]:
-        """The sampled tokens' log probabilities, their ranks, the most likely tokens and theirs."""
-        return self._launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs)
+    def warp_logits(
+        self,
+        logits: Value,
+        edited: Value,
+        edited_index: Value,
+        temperature: Value,
+        top_k: Value,
+        top_p: Value,
+        min_p: Value,
+    ) -> Value:
+        return self._one(operators.WARP_LOGITS, logits, edited, edited_index, temperature, top_k, top_p, min_p)
+
+    def logprobs(
+        self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int, normalize: bool = True
+    ) -> tuple[Value, ...]:
+        """The given tokens' log probabilities, their ranks, the most likely tokens and theirs."""
+        return self._launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs, normalize)
 
     def _one(self, operator: Operator, *arguments: Argument) -> Value:
         (output,) = self._launch(operator, *arguments)

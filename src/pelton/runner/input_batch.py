@@ -7,24 +7,9 @@ import numpy as np
 
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.core.messages import NewRequest, SchedulerOutput
-from pelton.ops.arrays import Float32, Int32, Int64, UInt64
-from pelton.sampling_params import SamplingParams
-
-
-@dataclass(slots=True)
-class SamplingInputs:
-    """How each of the step's L logits rows is sampled; all arrays have L entries."""
-
-    temperature: Float32
-    top_k: Int32
-    top_p: Float32
-    seed: UInt64
-    choice: Int32
-    """Index of the request's choice: 0, there is one."""
-    position: Int32
-    """Position of the token to be sampled."""
-    num_logprobs: Int32
-    """Log probabilities to report; -1 for none, 0 for the sampled token's only."""
+from pelton.ops.arrays import Int32, Int64
+from pelton.runner.prompt_scoring import PromptScoring, ScoringInputs
+from pelton.runner.sampling_state import EditInputs, SamplingInputs, SamplingState
 
 
 @dataclass(slots=True)
@@ -51,22 +36,24 @@ class StepInputs:
     sampled_rows: Int64
     """[L] row of the batch that each logits row belongs to."""
     sampling: SamplingInputs
+    edits: EditInputs
+    scoring: ScoringInputs | None
+    """Prompt tokens whose log probabilities are wanted; None if there are none."""
 
 
 class InputBatch:
     """Persistent state of up to `max_num_seqs` requests, one row each; steps change it by deltas."""
 
-    def __init__(self, groups: Sequence[KVCacheGroup], max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self, groups: Sequence[KVCacheGroup], max_num_seqs: int, max_model_len: int, sampling: SamplingState
+    ) -> None:
         self.block_size = groups[0].spec.block_size
         self.max_blocks = -(-max_model_len // self.block_size)
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
         self.block_tables = [np.zeros((max_num_seqs, self.max_blocks), np.int32) for _ in groups]
         self._num_blocks = [0] * max_num_seqs
-        self._temperature = np.zeros(max_num_seqs, np.float32)
-        self._top_k = np.zeros(max_num_seqs, np.int32)
-        self._top_p = np.zeros(max_num_seqs, np.float32)
-        self._seed = np.zeros(max_num_seqs, np.uint64)
-        self._num_logprobs = np.zeros(max_num_seqs, np.int32)
+        self._sampling = sampling
+        self._scoring = PromptScoring()
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
@@ -77,8 +64,7 @@ class InputBatch:
         """Apply the step's changes: dropped requests, new ones, new blocks."""
         if step.dropped_request_ids:
             for request_id in step.dropped_request_ids:
-                # A request dropped before its first step was never here.
-                self._row_of.pop(request_id, None)
+                self._drop(request_id)
             # Counted anew, so that a row that an interrupted update left to nobody is found again.
             self._free_rows = sorted(set(range(len(self.token_ids))).difference(self._row_of.values()), reverse=True)
         for request in step.new_requests:
@@ -86,14 +72,24 @@ class InputBatch:
         for request_id, block_ids in step.new_block_ids.items():
             self._append_blocks(self._row_of[request_id], block_ids)
 
+    def _drop(self, request_id: str) -> None:
+        row = self._row_of.pop(request_id, None)
+        if row is not None:  # a request dropped before its first step was never here
+            self._sampling.clear_row(row)
+            self._scoring.drop(request_id)
+
     def _add(self, request: NewRequest) -> None:
-        assert request.request_id not in self._row_of, "a request is dropped before it comes anew"
+        message, output_ids = request.message, request.output_token_ids
+        assert message.request_id not in self._row_of, "a request is dropped before it comes anew"
         row = self._free_rows.pop()
-        self._row_of[request.request_id] = row
-        self.token_ids[row, : len(request.token_ids)] = request.token_ids
+        self._row_of[message.request_id] = row
+        num_prompt_tokens = len(message.prompt_token_ids)
+        self.token_ids[row, :num_prompt_tokens] = message.prompt_token_ids
+        self.token_ids[row, num_prompt_tokens : num_prompt_tokens + len(output_ids)] = output_ids
         self._num_blocks[row] = 0
         self._append_blocks(row, request.block_ids)
-        self._set_sampling(row, request.sampling_params)
+        self._sampling.set_row(row, message, output_ids)
+        self._scoring.add(row, request)
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         start = self._num_blocks[row]
@@ -101,14 +97,6 @@ class InputBatch:
         for table, ids in zip(self.block_tables, block_ids, strict=True):
             table[row, start:end] = ids
         self._num_blocks[row] = end
-
-    def _set_sampling(self, row: int, params: SamplingParams) -> None:
-        assert params.is_greedy or params.seed is not None, "the front end draws the seed"
-        self._temperature[row] = min(params.temperature, float(np.finfo(np.float32).max))
-        self._top_k[row] = max(0, min(params.top_k, np.iinfo(np.int32).max))
-        self._top_p[row] = params.top_p
-        self._seed[row] = params.seed or 0
-        self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
 
     def prepare(self, step: SchedulerOutput) -> StepInputs:
         """Flatten the step's requests into one super-sequence."""
@@ -127,6 +115,7 @@ class InputBatch:
         last_row = query_start[1:] - np.cumsum(num_logits)
         logits_rows = np.arange(num_logits.sum()) + np.repeat(last_row, num_logits)
         sampled_rows = np.repeat(rows, num_logits)
+        sampled_positions = positions[logits_rows] + 1
         return StepInputs(
             token_ids=self.token_ids[token_rows, positions],
             positions=positions.astype(np.int32),
@@ -138,20 +127,16 @@ class InputBatch:
             block_tables=[table[rows] for table in self.block_tables],
             logits_rows=logits_rows.astype(np.int32),
             sampled_rows=sampled_rows,
-            sampling=self._sampling_inputs(sampled_rows, positions[logits_rows] + 1),
-        )
-
-    def _sampling_inputs(self, rows: Int64, positions: Int64) -> SamplingInputs:
-        return SamplingInputs(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            seed=self._seed[rows],
-            choice=np.zeros(len(rows), np.int32),
-            position=positions.astype(np.int32),
-            num_logprobs=self._num_logprobs[rows],
+            sampling=self._sampling.inputs(sampled_rows, sampled_positions),
+            edits=self._sampling.edit_inputs(sampled_rows, sampled_positions, self.token_ids),
+            scoring=self._scoring.inputs(step.request_ids, step.num_computed_tokens, query_start, self.token_ids),
         )
 
     def append_sampled(self, inputs: StepInputs, sampled: Int32) -> None:
-        """Write the sampled tokens, [L], where the next step reads them."""
+        """Write the sampled tokens, [L], where the next step reads them.
+
+        Where none was sampled the value is negative. Such a request ends, but a step in flight may still read it.
+        """
+        sampled = np.maximum(sampled, 0)
         self.token_ids[inputs.sampled_rows, inputs.sampling.position] = sampled
+        self._sampling.append_sampled(inputs.sampled_rows, sampled)

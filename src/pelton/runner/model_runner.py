@@ -1,69 +1,138 @@
 """One step on one worker: batch in, tokens out."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Protocol
 
 import numpy as np
 
-from pelton.core.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from pelton.core.messages import ModelRunnerOutput, RequestError, SchedulerOutput, TokenLogprobs
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE
 from pelton.ops.arrays import Float32, Int32
+from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
+from pelton.runner.prompt_scoring import ScoringInputs
+
+_ERRORS = {
+    INVALID_LOGITS: RequestError("the model's logits are not finite (NaN or infinity)", is_damage=True),
+    NO_CANDIDATE: RequestError(
+        "no token is left to sample: allowed_token_ids, bad_words, min_tokens or a logits processor rule out all"
+    ),
+}
 
 
 @dataclass(slots=True)
-class SampledTokens:
-    """What the model makes of a step's L logits rows."""
+class LogprobRows:
+    """Log probabilities of N tokens; meaningful where they were asked for."""
+
+    logprob: Float32
+    """[N] of the token itself."""
+    rank: Int32
+    """[N] rank of the token, 1 for the most likely."""
+    top_token_ids: Int32
+    """[N, most log probabilities]"""
+    top_logprobs: Float32
+    """[N, most log probabilities]; -inf for tokens that were ruled out."""
+
+    def entry(self, index: int, token_id: int, num_top: int) -> TokenLogprobs:
+        """The token's own, then those of the most likely tokens; there may be fewer than `num_top` candidates."""
+        top = self.top_logprobs[index, :num_top]
+        num = int(np.count_nonzero(top > -np.inf)) if num_top else 0
+        return TokenLogprobs(
+            token_ids=[token_id, *self.top_token_ids[index, :num].tolist()],
+            logprobs=[float(self.logprob[index]), *top[:num].tolist()],
+            rank=int(self.rank[index]),
+        )
+
+
+@dataclass(slots=True)
+class StepResults:
+    """What the model makes of a step."""
 
     token_ids: Int32
-    """[L]"""
-    logprob: Float32
-    """[L] log probability of the sampled token; meaningful where log probabilities were asked for, like all below."""
-    rank: Int32
-    """[L] rank of the sampled token, 1 for the most likely."""
-    top_token_ids: Int32
-    """[L, most log probabilities]"""
-    top_logprobs: Float32
-    """[L, most log probabilities]"""
+    """[L] sampled tokens; INVALID_LOGITS or NO_CANDIDATE where there is none."""
+    logprobs: LogprobRows
+    """Of the L sampled tokens."""
+    prompt_logprobs: LogprobRows | None = None
+    """Of the prompt tokens to score; None if there are none."""
 
 
 class StepModel(Protocol):
-    """A model that computes a step: it writes keys and values of all tokens, and samples the logits rows."""
+    """A model that computes a step: it writes keys and values of all tokens, samples the logits rows, and scores
+    prompt tokens."""
 
-    def run(self, inputs: StepInputs) -> SampledTokens: ...
+    def run(self, inputs: StepInputs) -> StepResults: ...
 
 
 class ModelRunner:
     """Keeps the batch, runs the model on each step, and reports what was sampled."""
 
-    def __init__(self, model: StepModel, batch: InputBatch) -> None:
+    def __init__(self, model: StepModel, batch: InputBatch, processors: CustomProcessors) -> None:
         self._model = model
         self._batch = batch
+        self._processors = processors
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         self._batch.update(step)
         inputs = self._batch.prepare(step)
-        sampled = self._model.run(inputs)
-        self._batch.append_sampled(inputs, sampled.token_ids)
-        rows = iter(sampled.token_ids.tolist())
-        token_ids = [list(islice(rows, num_logits)) for num_logits in step.num_logits]
-        return ModelRunnerOutput(step.step_id, token_ids, _collect_logprobs(step, inputs, sampled))
+        results = self._model.run(inputs)
+        self._batch.append_sampled(inputs, results.token_ids)
+        sampled = results.token_ids.tolist()
+        rows = iter(sampled)
+        output = ModelRunnerOutput(step.step_id, [list(islice(rows, num)) for num in step.num_logits], {})
+        if self._processors.errors or min(sampled, default=0) < 0:
+            output.errors = self._errors(step, sampled)
+        if (inputs.sampling.num_logprobs >= 0).any():
+            output.logprobs = _collect_logprobs(step, inputs, results, sampled)
+            output.errors |= _broken(results.logprobs, _row_owners(step))
+        if inputs.scoring is not None:
+            assert results.prompt_logprobs is not None, "the model scores what it is asked to"
+            output.prompt_logprobs = _collect_prompt_logprobs(inputs.scoring, results.prompt_logprobs)
+            output.errors |= _broken(results.prompt_logprobs, _repeated(inputs.scoring.counts.items()))
+        return output
+
+    def _errors(self, step: SchedulerOutput, sampled: list[int]) -> dict[str, RequestError]:
+        """Requests that got no token, and those whose logits processors failed."""
+        errors: dict[str, RequestError] = {}
+        for index, (owner, token_id) in enumerate(zip(_row_owners(step), sampled, strict=True)):
+            if index in self._processors.errors:
+                errors[owner] = RequestError(self._processors.errors[index])
+            elif token_id < 0:
+                errors[owner] = _ERRORS[token_id]
+        return errors
+
+
+def _broken(rows: LogprobRows, owners: Iterable[str]) -> dict[str, RequestError]:
+    """Requests with log probabilities that are none. The model's own logits may be broken where masks hide it."""
+    broken = np.isnan(rows.logprob)
+    if not broken.any():
+        return {}
+    return {owner: _ERRORS[INVALID_LOGITS] for owner, is_broken in zip(owners, broken, strict=True) if is_broken}
+
+
+def _row_owners(step: SchedulerOutput) -> Iterator[str]:
+    """The request of each logits row."""
+    return _repeated(zip(step.request_ids, step.num_logits, strict=True))
+
+
+def _repeated(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
+    for request_id, count in counts:
+        yield from repeat(request_id, count)
 
 
 def _collect_logprobs(
-    step: SchedulerOutput, inputs: StepInputs, sampled: SampledTokens
+    step: SchedulerOutput, inputs: StepInputs, results: StepResults, sampled: list[int]
 ) -> dict[str, list[TokenLogprobs]]:
-    wanted = inputs.sampling.num_logprobs
-    if not (wanted >= 0).any():
-        return {}
-    row_owners = np.repeat(np.array(step.request_ids, object), step.num_logits)
     logprobs: dict[str, list[TokenLogprobs]] = {}
-    for row in np.flatnonzero(wanted >= 0).tolist():
-        top = int(wanted[row])
-        entry = TokenLogprobs(
-            token_ids=[int(sampled.token_ids[row]), *sampled.top_token_ids[row, :top].tolist()],
-            logprobs=[float(sampled.logprob[row]), *sampled.top_logprobs[row, :top].tolist()],
-            rank=int(sampled.rank[row]),
-        )
-        logprobs.setdefault(row_owners[row], []).append(entry)
+    wanted = inputs.sampling.num_logprobs.tolist()
+    for index, (owner, token_id, num_top) in enumerate(zip(_row_owners(step), sampled, wanted, strict=True)):
+        if num_top >= 0:
+            logprobs.setdefault(owner, []).append(results.logprobs.entry(index, token_id, num_top))
     return logprobs
+
+
+def _collect_prompt_logprobs(scoring: ScoringInputs, rows: LogprobRows) -> dict[str, list[TokenLogprobs]]:
+    wanted = zip(scoring.token_ids.tolist(), scoring.num_logprobs.tolist(), strict=True)
+    entries = iter([rows.entry(index, token_id, num_top) for index, (token_id, num_top) in enumerate(wanted)])
+    return {request_id: list(islice(entries, count)) for request_id, count in scoring.counts.items()}

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pelton.config import SamplingConfig
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.models import Model, record_backbone
-from pelton.ops import Interpreter, L, R, T
+from pelton.ops import Interpreter, LogitsHook, R, T
 from pelton.ops.arrays import AnyArray
+from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
-from pelton.runner.model_runner import SampledTokens
-from pelton.sampling import record_head
+from pelton.runner.model_runner import StepResults
+from pelton.runner.step_limits import StepLimits
 
 
 class ReplayedModel:
@@ -24,23 +26,21 @@ class ReplayedModel:
         model: Model,
         groups: Sequence[KVCacheGroup],
         num_blocks: int,
-        *,
-        max_blocks: int,
-        max_num_tokens: int,
-        max_num_seqs: int,
-        max_logprobs: int,
+        limits: StepLimits,
+        sampling: SamplingConfig,
+        hook: LogitsHook | None,
     ) -> None:
         layer_groups = [0] * len(model.kv_layers)
         for index, group in enumerate(groups):
             for layer in group.layers:
                 layer_groups[layer] = index
         _bind_storage(model, groups, num_blocks)
-        limits = {T: max_num_tokens, R: max_num_seqs, L: max_num_seqs}
-        self._backbone = Interpreter(record_backbone(model, layer_groups, max_blocks), limits)
-        self._head = Interpreter(record_head(model, max_logprobs), limits)
+        sizes = {T: limits.max_num_tokens, R: limits.max_num_seqs}
+        self._backbone = Interpreter(record_backbone(model, layer_groups, limits.max_blocks), sizes)
+        self._head = ReplayedHead(model, limits, sampling, hook)
 
-    def run(self, inputs: StepInputs) -> SampledTokens:
-        sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens), L: len(inputs.logits_rows)}
+    def run(self, inputs: StepInputs) -> StepResults:
+        sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens)}
         arrays: dict[str, AnyArray] = {
             "token_ids": inputs.token_ids,
             "positions": inputs.positions,
@@ -51,29 +51,7 @@ class ReplayedModel:
             arrays[f"slot_mapping.{group}"] = slots
             arrays[f"block_table.{group}"] = table
         hidden = self._backbone.run(sizes, arrays)["hidden"]
-        sampling = inputs.sampling
-        # With no logits row (every request has more prompt to come) the head's launches have nothing to do.
-        outputs = self._head.run(
-            sizes,
-            {
-                "hidden": hidden,
-                "logits_rows": inputs.logits_rows,
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "seed": sampling.seed,
-                "choice": sampling.choice,
-                "position": sampling.position,
-                "num_logprobs": sampling.num_logprobs,
-            },
-        )
-        return SampledTokens(
-            token_ids=outputs["token_ids"],
-            logprob=outputs["sampled_logprob"],
-            rank=outputs["rank"],
-            top_token_ids=outputs["top_ids"],
-            top_logprobs=outputs["top_logprobs"],
-        )
+        return self._head.run(hidden, inputs)
 
 
 def _bind_storage(model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:

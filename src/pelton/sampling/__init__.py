@@ -1,5 +1,5 @@
-"""Choosing tokens."""
+"""Choosing tokens, and judging them."""
 
-from pelton.sampling.head import record_head
+from pelton.sampling.head import record_head, record_scorer
 
-__all__ = ["record_head"]
+__all__ = ["record_head", "record_scorer"]

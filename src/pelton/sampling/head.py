@@ -1,9 +1,10 @@
-"""The head program of a model: from hidden states to sampled tokens and their log probabilities."""
+"""The head program of a model, from hidden states to sampled tokens and their log probabilities, and its scorer."""
 
 from typing import Protocol
 
 from pelton.config import DecoderConfig
-from pelton.ops import L, Program, Recorder, T, Value
+from pelton.config.sampling import LOGPROBS_MODES
+from pelton.ops import E1, B, E, L, LogitsHook, M, P, Program, Recorder, T, Value
 
 
 class LogitsModel(Protocol):
@@ -14,33 +15,86 @@ class LogitsModel(Protocol):
     def head(self, op: Recorder, rows: Value) -> Value: ...
 
 
-def record_head(model: LogitsModel, max_logprobs: int) -> Program:
-    """Record a loaded model's head and the sampler.
+def record_head(
+    model: LogitsModel, max_logprobs: int, mode: str = "raw_logprobs", hook: LogitsHook | None = None
+) -> Program:
+    """Record a loaded model's head and all of sampling.
 
-    Inputs: hidden [T, E] float32 and logits_rows [L] int32, the tokens whose logits are needed; per row
-    temperature and top_p [L] float32, top_k, choice, position and num_logprobs [L] int32, seed [L] uint64.
+    Inputs: hidden [T, hidden_size] float32 and logits_rows [L] int32, the tokens whose logits are needed; per row
+    temperature, top_p and min_p [L] float32, top_k, choice, position and num_logprobs [L] int32, seed [L] uint64; for
+    rows whose logits are edited what `edit_logits` takes (`_record_edits`), and edited_index [L] int32 into those.
     Outputs: token_ids, sampled_logprob and rank [L]; top_ids and top_logprobs [L, max_logprobs].
+    `mode` is one of LOGPROBS_MODES.
     """
+    assert mode in LOGPROBS_MODES, mode
     op = Recorder("head")
     hidden = op.input("hidden", (T, model.config.hidden_size))
     logits_rows = op.input("logits_rows", (L,), "int32")
-    temperature = op.input("temperature", (L,))
+    temperature, top_p, min_p = (op.input(name, (L,)) for name in ("temperature", "top_p", "min_p"))
     top_k = op.input("top_k", (L,), "int32")
-    top_p = op.input("top_p", (L,))
     seed = op.input("seed", (L,), "uint64")
-    choice = op.input("choice", (L,), "int32")
-    position = op.input("position", (L,), "int32")
-    num_logprobs = op.input("num_logprobs", (L,), "int32")
-
-    logits = model.head(op, op.gather_rows(hidden, logits_rows))
-    token_ids = op.sample(logits, temperature, top_k, top_p, seed, choice, position)
-    sampled_logprob, rank, top_ids, top_logprobs = op.logprobs(logits, token_ids, num_logprobs, max_logprobs)
-    return op.finish(
-        {
-            "token_ids": token_ids,
-            "sampled_logprob": sampled_logprob,
-            "rank": rank,
-            "top_ids": top_ids,
-            "top_logprobs": top_logprobs,
-        }
+    choice, position, num_logprobs, edited_index = (
+        op.input(name, (L,), "int32") for name in ("choice", "position", "num_logprobs", "edited_index")
     )
+
+    # 1. Logits.
+    logits = model.head(op, op.gather_rows(hidden, logits_rows))
+
+    # 2. The user's own processors.
+    source = logits if hook is None else op.process_logits(logits, hook)
+
+    # 3. What parameters change: allowed tokens, biases and bans, penalties.
+    edited = _record_edits(op, source, model.config.vocab_size)
+
+    # 4. Top-k, temperature, min-p, top-p, and the draw.
+    warped_by = source, edited, edited_index, temperature, top_k, top_p, min_p
+    token_ids = op.sample(*warped_by, seed, choice, position)
+
+    # 5. Log probabilities, of the model's own logits or of those that were drawn from.
+    judged = logits if mode.startswith("raw") else op.warp_logits(*warped_by)
+    scores = op.logprobs(judged, token_ids, num_logprobs, max_logprobs, _normalizes(mode))
+    return op.finish({"token_ids": token_ids} | _logprob_outputs(scores))
+
+
+def record_scorer(model: LogitsModel, max_logprobs: int, mode: str = "raw_logprobs") -> Program:
+    """Record the log probabilities of given tokens: those of a prompt.
+
+    Inputs: hidden [T, hidden_size] float32; logits_rows, token_ids and num_logprobs [L] int32: row l says how likely
+    token_ids[l] is after token logits_rows[l] of the step. Outputs: sampled_logprob and rank [L]; top_ids and
+    top_logprobs [L, max_logprobs]. Nothing is sampled here: the processed modes, too, judge the model's own logits.
+    """
+    assert mode in LOGPROBS_MODES, mode
+    op = Recorder("scorer")
+    hidden = op.input("hidden", (T, model.config.hidden_size))
+    logits_rows, token_ids, num_logprobs = (
+        op.input(name, (L,), "int32") for name in ("logits_rows", "token_ids", "num_logprobs")
+    )
+    logits = model.head(op, op.gather_rows(hidden, logits_rows))
+    scores = op.logprobs(logits, token_ids, num_logprobs, max_logprobs, _normalizes(mode))
+    return op.finish(_logprob_outputs(scores))
+
+
+def _record_edits(op: Recorder, logits: Value, vocab_size: int) -> Value:
+    """Inputs: edited_rows and mask_index [E] int32, masks [M, ceil(V / 32)] uint32; bias_start [E + 1] and bias_ids [B]
+    int32, bias [B] float32; penalty_start [E + 1], penalty_ids and penalty_counts [P] int32, penalties [E, 3] float32.
+    """
+    edited_rows = op.input("edited_rows", (E,), "int32")
+    mask_index = op.input("mask_index", (E,), "int32")
+    masks = op.input("masks", (M, -(-vocab_size // 32)), "uint32")
+    bias_start = op.input("bias_start", (E1,), "int32")
+    bias_ids = op.input("bias_ids", (B,), "int32")
+    bias = op.input("bias", (B,))
+    penalty_start = op.input("penalty_start", (E1,), "int32")
+    penalty_ids = op.input("penalty_ids", (P,), "int32")
+    penalty_counts = op.input("penalty_counts", (P,), "int32")
+    penalties = op.input("penalties", (E, 3))
+    biased, penalized = (bias_start, bias_ids, bias), (penalty_start, penalty_ids, penalty_counts, penalties)
+    return op.edit_logits(logits, edited_rows, mask_index, masks, *biased, *penalized)
+
+
+def _normalizes(mode: str) -> bool:
+    return mode.endswith("logprobs")
+
+
+def _logprob_outputs(scores: tuple[Value, ...]) -> dict[str, Value]:
+    return dict(zip(("sampled_logprob", "rank", "top_ids", "top_logprobs"), scores, strict=True))

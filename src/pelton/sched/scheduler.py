@@ -1,5 +1,6 @@
 """Continuous batching: which requests run in a step, and how many of their tokens."""
 
+import time
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
@@ -58,9 +59,9 @@ class Scheduler:
         """Raises ValueError if the request's id is taken or the KV cache can never hold it."""
         if request.id in self.requests:
             raise ValueError(f"request_id {request.id!r} is in use by a request that has not finished")
-        if not self.kv.can_ever_fit(request.max_total_tokens - 1):
+        if not self.kv.can_ever_fit(request.max_computed_tokens):
             raise ValueError(
-                f"the request may need {request.max_total_tokens - 1} tokens of KV cache, more than its "
+                f"the request may need {request.max_computed_tokens} tokens of KV cache, more than its "
                 f"{self.kv.pool.num_usable} blocks hold; lower max_tokens or raise kv_cache_memory_bytes"
             )
 
@@ -128,8 +129,7 @@ class Scheduler:
         while index < len(self.running) and budget > 0:
             request = self.running[index]
             index += 1
-            # The last token of a request is never computed: nothing is sampled from it.
-            target = min(request.num_tokens, request.max_total_tokens - 1)
+            target = min(request.num_tokens, request.max_computed_tokens)
             num_new = min(target - request.num_computed_tokens, self.config.longest_chunk, budget)
             if num_new <= 0:
                 continue
@@ -166,10 +166,12 @@ class Scheduler:
             insort(self.running, request, key=_sort_key)
             if request.status is RequestStatus.WAITING:
                 request.num_cached_tokens = hit.num_tokens
+                request.scheduled_time = time.monotonic()
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit.num_tokens
+            output_token_ids = request.token_ids[request.num_prompt_tokens :]
             output.new_requests.append(
-                NewRequest(request.id, request.token_ids.copy(), request.sampling_params, block_ids)
+                NewRequest(request.message, output_token_ids, block_ids, request.num_prompt_logprobs)
             )
             self._add_to_step(step, output, request, num_new)
             budget -= num_new
@@ -218,21 +220,44 @@ class Scheduler:
             return outputs
         finished: list[Request] = []
         for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True):
-            if not sampled or not _counts(request, epoch):
+            if not _counts(request, epoch):
                 continue
-            num_taken = request.append_sampled(sampled)
-            output = EngineCoreOutput(request.id, sampled[:num_taken], num_cached_tokens=request.num_cached_tokens)
-            if request.id in results.logprobs:
-                output.logprobs = results.logprobs[request.id][:num_taken]
+            output = self._apply(request, sampled, results)
+            if output is not None:
+                outputs.append(output)
             if request.status is not RequestStatus.RUNNING:
                 finished.append(request)
-                output.finish_reason = request.status.value
-                output.stop_reason = request.stop_reason
-            outputs.append(output)
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
             self._release_finished(finished)
         return outputs
+
+    def _apply(self, request: Request, sampled: list[int], results: ModelRunnerOutput) -> EngineCoreOutput | None:
+        """Give a running request what a step brought it. Returns what its user is to learn."""
+        if (error := results.errors.get(request.id)) is not None:
+            request.status = RequestStatus.FINISHED_ERROR
+            if error.is_damage:
+                self.kv.withdraw_blocks(request)
+            return error_output(request, error.message)
+        prompt_logprobs = results.prompt_logprobs.get(request.id)
+        if prompt_logprobs is not None:
+            request.num_prompt_logprobs += len(prompt_logprobs)
+        elif not sampled:
+            return None
+        num_taken = request.append_sampled(sampled) if sampled else 0
+        output = EngineCoreOutput(
+            request.id,
+            sampled[:num_taken],
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=request.num_cached_tokens,
+            scheduled_time=request.scheduled_time,
+        )
+        if request.id in results.logprobs:
+            output.logprobs = results.logprobs[request.id][:num_taken]
+        if request.status is not RequestStatus.RUNNING:
+            output.finish_reason = request.status.value
+            output.stop_reason = request.stop_reason
+        return output
 
     def fail_step(self, message: str) -> list[EngineCoreOutput]:
         """The oldest step in flight failed: its requests end with an error.
@@ -299,6 +324,7 @@ def error_output(request: Request, message: str) -> EngineCoreOutput:
         finish_reason=RequestStatus.FINISHED_ERROR.value,
         stop_reason=message,
         num_cached_tokens=request.num_cached_tokens,
+        scheduled_time=request.scheduled_time,
     )
 
 

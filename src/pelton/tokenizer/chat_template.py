@@ -13,10 +13,13 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pelton.loader.messages import one_line
+from pelton.loader.messages import one_line, shown
 
 _MAX_STEPS = 500_000
 """Rounds of loops and calls of macros in one rendering: a few seconds of work."""
+
+_END_MARK = "CONTINUEFROMHERE "
+"""The space shows whether the template strips what ends in one. Letters, so that no escaping changes them."""
 
 
 class _GenerationBlock(Extension):
@@ -119,7 +122,7 @@ class ChatTemplate:
             self._template = environment.from_string(tree)
         except Exception as error:
             # Not only TemplateError: deep nesting is a RecursionError, or a SyntaxError of the compiled code.
-            raise ValueError(f"the model's chat template is not valid: {_reason(error)}") from error
+            raise ValueError(f"the chat template is not valid: {_reason(error)}") from error
 
     def _range(self, *bounds: int) -> range:
         """Counts as many steps as it has numbers: filters, and loops that take none of them, walk through it too."""
@@ -134,11 +137,7 @@ class ChatTemplate:
         with a role, and for whatever the template itself refuses. Rounds of loops are limited; memory, and what a
         single expression or filter does, are not.
         """
-        if not messages:
-            raise ValueError("messages is empty; a conversation has at least one message")
-        for message in messages:
-            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                raise ValueError(f"a message must be a dictionary with a role and a content, got {message!r}")
+        _check_messages(messages)
         present = [{key: value for key, value in message.items() if value is not None} for message in messages]
         variables = {"tools": None, "documents": None, **self._special_tokens, **extras}
         self._steps.start()
@@ -147,3 +146,44 @@ class ChatTemplate:
         except Exception as error:
             # Templates index and concatenate what users send, so any exception may be the user's mistake.
             raise ValueError(f"the chat template refuses these messages: {_reason(error)}") from error
+
+    def render_unfinished(self, messages: Sequence[Mapping[str, Any]], **extras: Any) -> str:
+        """The prompt of a conversation, up to the end of the final message's content (of its last part with text).
+
+        Raises ValueError as `render` does, and if there is no such text or if the template changes it.
+        """
+        _check_messages(messages)
+        marked, text = _with_end_mark(messages[-1].get("content"))
+        rendered = self.render([*messages[:-1], {**messages[-1], "content": marked}], False, **extras)
+        before, mark, after = rendered.rpartition(_END_MARK.rstrip())
+        if not after.startswith(" "):
+            before = before.rstrip()
+        if not mark or not before.rstrip().endswith(text.strip()):
+            raise ValueError(
+                "continue_final_message is True, but the chat template changes the final message's content, so it "
+                "cannot be continued"
+            )
+        return before
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValueError(f"messages must be a list of messages, got {type(messages).__name__}")
+    if not messages:
+        raise ValueError("messages is empty; a conversation has at least one message")
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(f"a message must be a dictionary with a role and a content, got {shown(message)}")
+
+
+def _with_end_mark(content: Any) -> tuple[Any, str]:
+    """A copy of a message's content with a mark at the end of its text, and the text."""
+    if isinstance(content, str):
+        return content + _END_MARK, content
+    parts = list(content) if isinstance(content, list | tuple) else []
+    for index in range(len(parts) - 1, -1, -1):
+        text = parts[index].get("text") if isinstance(parts[index], Mapping) else None
+        if isinstance(text, str):
+            parts[index] = {**parts[index], "text": text + _END_MARK}
+            return parts, text
+    raise ValueError("continue_final_message is True, but the final message has no text to continue")

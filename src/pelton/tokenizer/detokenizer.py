@@ -6,7 +6,8 @@ For every split of the ids, the pieces that `add` and `finish` return make up `d
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
+from itertools import pairwise
 
 import tokenizers
 
@@ -39,7 +40,7 @@ def _byte_alphabet() -> dict[int, int]:
     return {byte: byte for byte in printable} | {256 + i: byte for i, byte in enumerate(others)}
 
 
-_ALPHABET = _byte_alphabet()
+BYTE_ALPHABET = _byte_alphabet()
 
 
 class TokenBytes(dict[int, bytes]):
@@ -59,8 +60,8 @@ class TokenBytes(dict[int, bytes]):
         text = None if token_id in self._skipped else self._backend.id_to_token(token_id)
         if text is None:
             data = b""
-        elif token_id not in self._added and all(ord(char) in _ALPHABET for char in text):
-            data = bytes(_ALPHABET[ord(char)] for char in text)
+        elif token_id not in self._added and all(ord(char) in BYTE_ALPHABET for char in text):
+            data = bytes(BYTE_ALPHABET[ord(char)] for char in text)
         else:
             data = text.encode()
         self[token_id] = data
@@ -97,11 +98,16 @@ class WindowDetokenizer(IncrementalDetokenizer):
     The context, the ids of the last piece, stands for everything before it: decoders look no further. Held
     back are bytes at the end, since one that turns out invalid spoils the whole run before it, and text that
     ends in the replacement character, which more bytes may complete.
+
+    Tokens in `skipped` have no text; there is nothing between two neighbours in `joined`.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, skipped: Container[int]) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, skipped: Collection[int] = (), joined: Collection[int] = ()
+    ) -> None:
         self._backend = backend
         self._skipped = skipped
+        self._joined = joined
         self._ids: list[int] = []
         self._context = ""
         """Text of the first `_read` ids."""
@@ -135,4 +141,13 @@ class WindowDetokenizer(IncrementalDetokenizer):
         return piece
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=False)
+        if not self._joined:
+            return self._backend.decode(token_ids, skip_special_tokens=False)
+        cuts = [
+            index
+            for index, pair in enumerate(pairwise(token_ids), start=1)
+            if pair[0] in self._joined and pair[1] in self._joined
+        ]
+        # Decoders put no space before the first token of a text.
+        stretches = (token_ids[start:end] for start, end in pairwise([0, *cuts, len(token_ids)]))
+        return "".join(self._backend.decode(stretch, skip_special_tokens=False) for stretch in stretches)

@@ -2,26 +2,32 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import tokenizers
 
+from pelton.loader.messages import shown
+from pelton.sampling_params import check_flag
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.chat_template import ChatTemplate
 from pelton.tokenizer.detokenizer import (
+    BYTE_ALPHABET,
     ByteLevelDetokenizer,
     IncrementalDetokenizer,
     TokenBytes,
     WindowDetokenizer,
 )
+from pelton.tokenizer.word_forms import word_forms
 
 _NO_TOKENS: frozenset[int] = frozenset()
 _NOT_VARIABLES = frozenset({
-    "chat_template", "continue_final_message", "max_length", "padding", "processor_kwargs",
-    "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "truncation",
+    "max_length", "padding", "processor_kwargs", "return_assistant_tokens_mask", "return_dict", "return_tensors",
+    "tokenize", "tokenizer_kwargs", "truncation",
 })  # fmt: skip
 """Arguments of the method of this name in transformers and vLLM. No template would see them."""
+_COMPILED_TEMPLATES = 16
+"""How many of them are kept."""
 
 
 class Tokenizer:
@@ -47,10 +53,11 @@ class Tokenizer:
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
         self._special_tokens = dict(special_tokens)
-        self._template_source = chat_template
+        self._own_template = chat_template
         self._named_templates = dict(named_templates or {})
         self._prefix = list(prefix)
         self._suffix = list(suffix)
+        self._compiled = lru_cache(_COMPILED_TEMPLATES)(partial(ChatTemplate, special_tokens=self._special_tokens))
 
     @property
     def vocab_size(self) -> int:
@@ -87,11 +94,47 @@ class Tokenizer:
         ended = not suffix or rest[-len(suffix) :] == suffix
         return prefix + rest + ([] if ended else suffix)
 
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids; ids outside the vocabulary have none. Raises ValueError for negative ids."""
+    def truncate(self, token_ids: Sequence[int], length: int) -> list[int]:
+        """The last `length` of the ids that `encode` gave a text, or all if there are no more.
+
+        The ids that the model wants around a text stay where they are. Raises ValueError if these alone are more.
+        """
+        if len(token_ids) <= length:
+            return list(token_ids)
+        num_around = len(self._prefix) + len(self._suffix)
+        if length < num_around:
+            raise ValueError(f"{length} is too few, for the model wants {num_around} tokens around every text")
+        return [*self._prefix, *token_ids[len(token_ids) - length + len(self._prefix) :]]
+
+    def word_forms(self, word: str) -> list[list[int]]:
+        """Token ids of a word, every way it may stand in a text: first in a text or line, after a space, and inside
+        another word. Spaces at its beginning do not count. Empty if the vocabulary lacks the word or a part of it.
+
+        A longer token may hold the word too (Llama 3 has one for an opening parenthesis with a letter); those are not
+        among them. Raises ValueError as `encode` does.
+        """
+        if self._is_byte_level and not self._lost_bytes.isdisjoint(word.encode(errors="surrogatepass")):
+            return []
+        forms = word_forms(partial(self.encode, add_special_tokens=False), word)
+        unknown = self._unknown_token
+        if unknown is None or unknown in word:
+            return forms
+        unknown_id = self._backend.token_to_id(unknown)
+        return [form for form in forms if unknown_id not in form]
+
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
+        """The text of token ids; ids outside the vocabulary have none. Raises ValueError for negative ids.
+
+        `spaces_between_special_tokens` is as for `detokenizer`.
+        """
         try:
-            if self._is_byte_level:
-                detokenizer = self.detokenizer(skip_special_tokens)
+            if self._is_byte_level or not spaces_between_special_tokens:
+                detokenizer = self.detokenizer(skip_special_tokens, spaces_between_special_tokens)
                 return detokenizer.add(token_ids) + detokenizer.finish()
             return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except OverflowError:
@@ -109,51 +152,99 @@ class Tokenizer:
         alone = self.decode([token_id], skip_special_tokens=False)
         return self.decode([token_id, token_id], skip_special_tokens=False)[len(alone) :]
 
-    def detokenizer(self, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
-        """For the text of one growing sequence."""
+    def detokenizer(
+        self, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> IncrementalDetokenizer:
+        """For the text of one growing sequence.
+
+        `spaces_between_special_tokens`: keep the space that some decoders (WordPiece) put between two added tokens next
+        to each other. It only matters where special tokens are not skipped.
+        """
         if self._is_byte_level:
             return ByteLevelDetokenizer(self._visible_bytes if skip_special_tokens else self._all_bytes)
-        return WindowDetokenizer(self._backend, self._special_ids if skip_special_tokens else _NO_TOKENS)
+        if skip_special_tokens:
+            return WindowDetokenizer(self._backend, skipped=self._special_ids)
+        joined = _NO_TOKENS if spaces_between_special_tokens else self._spaced_ids
+        return WindowDetokenizer(self._backend, joined=joined)
 
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **extras: Any,
     ) -> str:
-        """The prompt of a conversation; `extras` are further variables of the model's template.
+        """The prompt of a conversation; `extras` are further variables of the template.
 
-        With tools, the model's template for them is taken if it has one of its own. Raises ValueError if the model
-        has no template, or if the template refuses the messages.
+        `continue_final_message`: end the prompt with the final message's content, for the model to go on with it.
+        `chat_template`: the source of a template, instead of the model's own. With tools, the model's template for them
+        is taken if it has one of its own. Raises ValueError if there is no template, or if it refuses the messages.
         """
         if elsewhere := sorted(_NOT_VARIABLES.intersection(extras)):
             raise ValueError(f"apply_chat_template has no argument {', '.join(elsewhere)}, and gives the text only")
+        check_flag("add_generation_prompt", add_generation_prompt)
+        check_flag("continue_final_message", continue_final_message)
+        if add_generation_prompt and continue_final_message:
+            raise ValueError(
+                "continue_final_message is True, and add_generation_prompt would begin another message; "
+                "set add_generation_prompt=False"
+            )
+        if not isinstance(tools, Sequence | None) or isinstance(tools, str | bytes):
+            raise ValueError(f"tools must be a list of tools, got {type(tools).__name__}")
         for tool in tools or ():
             if not isinstance(tool, Mapping):
-                raise ValueError(f"a tool must be a dictionary that describes it (JSON schema), got {tool!r}")
-        template = self._tool_template if tools is not None and self._tool_template else self._chat_template
-        if template is None:
-            others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
-            raise ValueError(f"the model has no chat template{others}; send a plain prompt instead of messages")
+                raise ValueError(f"a tool must be a dictionary that describes it (JSON schema), got {shown(tool)}")
+        template = self._compiled(self._template(chat_template, tools is not None))
+        if continue_final_message:
+            return template.render_unfinished(messages, tools=tools, **extras)
         return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
-    @cached_property
-    def _chat_template(self) -> ChatTemplate | None:
-        source = self._template_source
-        return None if source is None else ChatTemplate(source, self._special_tokens)
+    def _template(self, given: object, has_tools: bool) -> str:
+        """The source of the template to take."""
+        if given is not None:
+            if not isinstance(given, str) or "{" not in given:
+                raise ValueError(f"chat_template must be the source of a Jinja template, got {shown(given)}")
+            return given
+        own = self._named_templates.get("tool_use", self._own_template) if has_tools else self._own_template
+        if own is None:
+            others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
+            raise ValueError(
+                f"the model has no chat template{others}; give one as chat_template, or send a plain prompt "
+                "instead of messages"
+            )
+        return own
 
     @cached_property
-    def _tool_template(self) -> ChatTemplate | None:
-        source = self._named_templates.get("tool_use")
-        return None if source is None else ChatTemplate(source, self._special_tokens)
+    def _decoder_types(self) -> list[str]:
+        """Kinds of the decoder's steps, in order."""
+        decoder = self._backend.decoder
+        state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        return [part["type"] for part in state.get("decoders", [state] if state else [])]
 
     @cached_property
     def _is_byte_level(self) -> bool:
-        decoder = self._backend.decoder
-        state = json.loads(decoder.__getstate__()) if decoder is not None else {}
-        return [part["type"] for part in state.get("decoders", [state] if state else [])] == ["ByteLevel"]
+        return self._decoder_types == ["ByteLevel"]
+
+    @cached_property
+    def _spaced_ids(self) -> frozenset[int]:
+        """Added tokens, if the decoder puts spaces between them."""
+        spaced = not self._decoder_types or "WordPiece" in self._decoder_types
+        return frozenset(self._backend.get_added_tokens_decoder()) if spaced else _NO_TOKENS
+
+    @cached_property
+    def _unknown_token(self) -> str | None:
+        """What stands for text that the vocabulary lacks."""
+        return getattr(self._backend.model, "unk_token", None) or self._special_tokens.get("unk_token")
+
+    @cached_property
+    def _lost_bytes(self) -> frozenset[int]:
+        """Bytes that a byte-level vocabulary has no tokens for."""
+        return frozenset(
+            byte for letter, byte in BYTE_ALPHABET.items() if self._backend.token_to_id(chr(letter)) is None
+        )
 
     @cached_property
     def _visible_bytes(self) -> TokenBytes:

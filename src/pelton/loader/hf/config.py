@@ -8,6 +8,7 @@ from typing import Any
 from pelton.config import DecoderConfig
 from pelton.loader.config_table import build_config, check_eos_token_ids, read_fields
 from pelton.loader.hf.folder import CONFIG, GENERATION_CONFIG
+from pelton.loader.hf.generation_config import read_generation_config
 from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
 from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json
@@ -19,12 +20,11 @@ def read_hf_config(folder: Path) -> DecoderConfig:
     if not is_there(path):
         raise ValueError(f"{folder} has no {CONFIG}, which says what the model is; copy it from the original")
     config = read_json(path)
-    generation_path = folder / GENERATION_CONFIG
-    generation = read_json(generation_path) if is_there(generation_path) else {}
+    generation = read_generation_config(folder)
     with in_file(path):
         decoder = _read(config)
         token_ids = _eos_token_ids(config, decoder.vocab_size)
-    with in_file(generation_path):
+    with in_file(folder / GENERATION_CONFIG):
         token_ids |= _eos_token_ids(generation, decoder.vocab_size)
     return dataclasses.replace(decoder, eos_token_ids=tuple(sorted(token_ids)))
 

@@ -1,0 +1,35 @@
+"""Lines of a file, a pipe or a terminal, without waiting for those that are not there yet."""
+
+import os
+import select
+
+_PIECE = 1 << 16
+
+
+class LineReader:
+    """Reads a file descriptor, which it does not close. Holds no more than the line it is reading and one piece."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+        self._num_searched = 0
+        self._has_ended = False
+
+    def read_line(self, *, wait: bool) -> bytes | None:
+        """The next line, without its end; None at the end, and if there is none yet and `wait` is False."""
+        while (end := self._buffer.find(b"\n", self._num_searched)) < 0:
+            self._num_searched = len(self._buffer)
+            if self._has_ended:
+                return self._take(len(self._buffer)) if self._buffer else None
+            if not wait and not select.select([self._descriptor], [], [], 0)[0]:
+                return None
+            piece = os.read(self._descriptor, _PIECE)
+            self._buffer += piece
+            self._has_ended = not piece
+        return self._take(end)
+
+    def _take(self, length: int) -> bytes:
+        line = bytes(self._buffer[:length])
+        del self._buffer[: length + 1]
+        self._num_searched = 0
+        return line

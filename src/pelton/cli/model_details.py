@@ -1,0 +1,84 @@
+"""A model's particulars, from its files, and its programs."""
+
+import math
+from collections import Counter
+
+from pelton.config import CacheConfig, DecoderConfig, SamplingConfig
+from pelton.kv.groups import group_layers
+from pelton.kv.managers import blocks_for
+from pelton.loader import Checkpoint, load_weights
+from pelton.models import create_model, record_backbone
+from pelton.ops import Program
+from pelton.sampling import record_head, record_scorer
+from pelton.sampling_params import SamplingParams
+from pelton.tokenizer import Tokenizer, load_tokenizer
+
+
+def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    """Names and values, for people. The tensors' data is not read."""
+    config = checkpoint.config
+    tokenizer = load_tokenizer(checkpoint)
+    parameters = create_model(config, block_size=CacheConfig.block_size).parameters().values()
+    num_parameters = sum(math.prod(parameter.shape) for parameter in parameters)
+    return [
+        ("model", checkpoint.name),
+        ("path", str(checkpoint.path)),
+        ("size", f"{size_text(checkpoint.num_bytes)} on disk, {size_text(4 * num_parameters)} in memory"),
+        ("architecture", config.architecture),
+        ("parameters", f"{num_parameters / 1e6:.1f} M"),
+        ("layers", str(config.num_layers)),
+        ("hidden size", f"{config.hidden_size}, {config.intermediate_size} in the MLP"),
+        ("heads", f"{config.num_heads} of {config.head_size}, {config.num_kv_heads} for keys and values"),
+        ("vocabulary", f"{config.vocab_size} rows, {tokenizer.vocab_size} tokens"),
+        ("context length", f"{config.max_position_embeddings} tokens"),
+        ("windows", _windows(config)),
+        ("chat template", _chat_template(tokenizer)),
+        ("end of sequence", ", ".join(f"{i} {tokenizer.token_text(i)!r}" for i in config.eos_token_ids) or "none"),
+        ("sampling defaults", _sampling_defaults(checkpoint)),
+    ]
+
+
+def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
+    """Backbone, head and scorer as an engine with default arguments records them. Loads the weights."""
+    config = checkpoint.config
+    model = create_model(config, block_size=CacheConfig.block_size)
+    load_weights(model.parameters(), checkpoint, progress=progress)
+    layer_groups = [0] * config.num_layers
+    for index, group in enumerate(group_layers(model.kv_specs())):
+        for layer in group.layers:
+            layer_groups[layer] = index
+    max_blocks = blocks_for(config.max_position_embeddings, CacheConfig.block_size)
+    max_logprobs = min(SamplingConfig.max_logprobs, config.vocab_size)
+    return [
+        record_backbone(model, layer_groups, max_blocks),
+        record_head(model, max_logprobs, SamplingConfig.logprobs_mode),
+        record_scorer(model, max_logprobs, SamplingConfig.logprobs_mode),
+    ]
+
+
+def size_text(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _windows(config: DecoderConfig) -> str:
+    counts = Counter(window for window in config.layer_windows if window is not None)
+    if not counts:
+        return "none"
+    return ", ".join(f"{window} tokens in {number} of {config.num_layers} layers" for window, number in counts.items())
+
+
+def _chat_template(tokenizer: Tokenizer) -> str:
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "?"}])
+    except ValueError as error:
+        return f"no: {error}"
+    return "yes"
+
+
+def _sampling_defaults(checkpoint: Checkpoint) -> str:
+    recommended = checkpoint.generation_defaults()
+    values = {
+        name: recommended.get(name, getattr(SamplingParams(), name)) for name in ("temperature", "top_k", "top_p")
+    }
+    text = ", ".join(f"{name} {value}" for name, value in (values | recommended).items())
+    return text if recommended else f"{text} (the model has none of its own)"

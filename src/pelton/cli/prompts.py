@@ -1,0 +1,76 @@
+"""Prompts as the command line names them: texts, files, standard input."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True)
+class NamedPrompt:
+    """A prompt, and what to call it among others."""
+
+    name: str
+    text: str
+
+
+def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[NamedPrompt]:
+    """The texts, of which `-` stands for standard input, then the files.
+
+    Without any, standard input is the prompt, unless it is a terminal. One line end at the end of a file or of
+    standard input is not part of the prompt. Raises ValueError if there is no prompt or a file cannot be read.
+    """
+    if not texts and not files:
+        if not _has_piped_input():
+            raise ValueError(
+                "there is no prompt; give a PROMPT, --file FILE, --jsonl FILE, or a text on standard input"
+            )
+        texts = [STANDARD_INPUT]
+    if (num_reads := texts.count(STANDARD_INPUT)) > 1:
+        raise ValueError(f"standard input can be read only once, but - is given {num_reads} times")
+    prompts = [_standard_input() if text == STANDARD_INPUT else NamedPrompt(text, text) for text in texts]
+    return prompts + [NamedPrompt(file, read_file(file).removesuffix("\n")) for file in files]
+
+
+def read_chat_template(path: str | None) -> str | None:
+    """The text of a template's file, if there is one."""
+    if path is None:
+        return None
+    text = read_file(path)
+    if "{" not in text:
+        raise ValueError(f"{path} is not a chat template: it has no {{")
+    return text
+
+
+def read_file(path: str) -> str:
+    """A file's text, which is UTF-8. Raises ValueError that names it."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    return decode(content, path)
+
+
+def decode(content: bytes, source: str) -> str:
+    """Raises ValueError that names the source of what is no UTF-8."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8: {error}") from None
+
+
+def _standard_input() -> NamedPrompt:
+    if sys.stdin is None:
+        raise ValueError("standard input is closed, so - has no prompt")
+    name = "standard input"
+    text = decode(sys.stdin.buffer.read(), name).removesuffix("\n")
+    if not text:
+        raise ValueError(f"{name} is empty; write the prompt there, or give it as PROMPT or --file FILE")
+    return NamedPrompt(name, text)
+
+
+def _has_piped_input() -> bool:
+    """Whether standard input is open and no terminal."""
+    return sys.stdin is not None and not sys.stdin.isatty()

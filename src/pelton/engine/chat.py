@@ -1,0 +1,154 @@
+"""Conversations: from messages, as chat interfaces have them, to prompts."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pelton.engine.input_processor import TokensPrompt
+from pelton.loader.messages import shown
+from pelton.loader.text_files import parse_json, read_text
+from pelton.tokenizer import Tokenizer
+
+_ARGUMENTS = ("self", "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools")
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    chat_template: str | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> TokensPrompt:
+    """The prompt of one conversation, as text and as token ids.
+
+    A message is a dict with a `role` and a `content`: text, or a list of texts and `{"type": "text", "text": ...}`.
+    Messages with `tool_calls` may do without a content. `chat_template` is the text of a template or, if it has no
+    `{`, the path of a file with one; by default it is the model's. `continue_final_message` leaves the final message
+    open, for the model to go on with; it excludes `add_generation_prompt`. `chat_template_kwargs` are further variables
+    of the template.
+
+    Raises ValueError that names the message, or says what the template refuses.
+    """
+    checked = _check_messages(messages)
+    text = tokenizer.apply_chat_template(
+        checked,
+        chat_template=None if chat_template is None else _read_template(chat_template),
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        tools=_check_tools(tools),
+        **_check_extras(chat_template_kwargs),
+    )
+    # The template writes beginning-of-sequence tokens itself, if the model wants one.
+    return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False), "prompt": text}
+
+
+def as_conversation_list(messages: Any) -> list[Any]:
+    """One conversation, or a sequence of them, as a list. Raises ValueError if it is neither."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
+        raise ValueError(
+            f"messages must be a list of dicts (a conversation) or a list of such lists, got {type(messages).__name__}"
+        )
+    if not messages:
+        raise ValueError("messages is empty; a conversation has at least one message")
+    return [messages] if isinstance(messages[0], Mapping) else list(messages)
+
+
+def _check_messages(messages: Any) -> list[dict[str, Any]]:
+    """The messages as templates expect them: contents are text, arguments of tool calls are objects."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
+        raise ValueError(f"a conversation must be a list of messages, got {type(messages).__name__}")
+    if not messages:
+        raise ValueError("the conversation is empty; it needs at least one message")
+    checked = []
+    for index, message in enumerate(messages):
+        try:
+            checked.append(_check_message(message))
+        except ValueError as error:
+            raise ValueError(f"message {index}: {error}") from None
+    return checked
+
+
+def _check_message(message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ValueError(f"a message must be a dict with a role and a content, got {type(message).__name__}")
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise ValueError(f"role must be a string such as user, got {shown(role)}")
+    checked = dict(message)
+    tool_calls = message.get("tool_calls")
+    if tool_calls is not None:
+        checked["tool_calls"] = _check_tool_calls(tool_calls)
+    if message.get("content") is not None:
+        checked["content"] = _as_text(message["content"])
+    elif not tool_calls:
+        raise ValueError("content is missing; it must be text, unless the message has tool_calls")
+    return checked
+
+
+def _as_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise ValueError(f"content must be a string or a list of text parts, got {type(content).__name__}")
+    return "\n".join(map(_part_text, content))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise ValueError(f"a part of content must be a string or a dict with type and text, got {type(part).__name__}")
+    if part.get("type") != "text":
+        raise ValueError(f"a part of content has the type {shown(part.get('type'))}, and Pelton reads only 'text'")
+    if not isinstance(part.get("text"), str):
+        raise ValueError(f"text of a part of content must be a string, got {type(part.get('text')).__name__}")
+    if unknown := sorted(set(part) - {"type", "text"}, key=str):
+        raise ValueError(f"unknown key {shown(unknown[0])} in a part of content; there are type and text")
+    return str(part["text"])
+
+
+def _check_tool_calls(calls: Any) -> list[dict[str, Any]]:
+    """Arguments that are JSON, as OpenAI's interface has them, become the objects that templates expect."""
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise ValueError(f"tool_calls must be a list of dicts, got {shown(calls)}")
+    checked = []
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+            function = {**function, "arguments": _parse_arguments(function["arguments"])}
+            call = {**call, "function": function}
+        checked.append(dict(call))
+    return checked
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    try:
+        return parse_json(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"arguments of a tool call must be a dict, or a JSON object as text: {error}") from None
+
+
+def _check_tools(tools: Any) -> Any:
+    if tools is not None and not isinstance(tools, list | tuple):
+        raise ValueError(f"tools must be a list of dicts that describe functions, got {type(tools).__name__}")
+    return tools
+
+
+def _check_extras(extras: Any) -> Mapping[str, Any]:
+    if extras is None:
+        return {}
+    if not isinstance(extras, Mapping) or not all(isinstance(name, str) for name in extras):
+        raise ValueError(f"chat_template_kwargs must be a dict of names and values, got {shown(extras)}")
+    if clash := [name for name in _ARGUMENTS if name in extras]:
+        raise ValueError(f"chat_template_kwargs has {clash[0]}, which has a meaning of its own here; take it out")
+    return extras
+
+
+def _read_template(template: Any) -> str:
+    """Raises ValueError for a file that cannot be read."""
+    if not isinstance(template, str) or not template:
+        raise ValueError(f"chat_template must be the text of a template or the path of a file, got {shown(template)}")
+    return template if "{" in template else read_text(Path(template))

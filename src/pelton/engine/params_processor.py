@@ -1,0 +1,136 @@
+"""From the sampling parameters that users write to those that the engine core takes: checks, bad words as ids."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from pelton.loader.messages import listed, one_line, shown
+from pelton.sampling.logits_processor import LogitsProcessor
+from pelton.sampling_params import MAX_BAD_WORDS, SEED_LIMIT, SamplingParams
+from pelton.tokenizer import Tokenizer
+
+_LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words")
+
+
+class ParamsProcessor:
+    """Makes every request's parameters its own, complete and fit for the model.
+
+    Raises ValueError with a sentence that names the field, its value and the remedy.
+    """
+
+    def __init__(
+        self,
+        max_logprobs: int,
+        tokenizer: Tokenizer,
+        eos_token_ids: Iterable[int],
+        vocab_size: int,
+        logits_processors: Sequence[type[LogitsProcessor]],
+    ) -> None:
+        self._max_logprobs = max_logprobs
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._vocab_size = vocab_size
+        self._logits_processors = list(logits_processors)
+        self._word_forms = lru_cache(MAX_BAD_WORDS)(tokenizer.word_forms)
+
+    def process(self, params: Any) -> tuple[SamplingParams, list[list[int]]]:
+        """Parameters with a seed, and with numbers where log probabilities of the whole vocabulary are asked for;
+        and the bad words' ids."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        params = _own_copy(params)
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            self._check_vocabulary(name, getattr(params, name) or ())
+        params.logprobs = self._num_logprobs("logprobs", params.logprobs)
+        params.prompt_logprobs = self._num_logprobs("prompt_logprobs", params.prompt_logprobs)
+        bad_words = self._bad_words(params.bad_words or ())
+        self._check_something_is_allowed(params, bad_words)
+        if params.extra_args is not None:
+            self._check_argument_names(params.extra_args)
+            params.extra_args = _as_sent(params.extra_args)
+        for processor in self._logits_processors:
+            processor.validate_params(params)
+        return params, bad_words
+
+    def _check_vocabulary(self, name: str, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if token_id >= self._vocab_size:
+                raise ValueError(
+                    f"token id {token_id} in {name} is outside the vocabulary (0 to {self._vocab_size - 1})"
+                )
+
+    def _num_logprobs(self, name: str, asked: int | None) -> int | None:
+        if asked is None:
+            return None
+        number = self._vocab_size if asked == -1 else asked
+        if number > self._vocab_size:
+            raise ValueError(
+                f"{name} is {asked}, but the vocabulary has {self._vocab_size} tokens; ask for fewer, or for -1, "
+                "which means all"
+            )
+        if number > self._max_logprobs != -1:
+            meaning = f" (the whole vocabulary, {number} tokens)" if asked == -1 else ""
+            raise ValueError(
+                f"{name} is {asked}{meaning}, but max_logprobs allows {self._max_logprobs}; "
+                "ask for fewer or start the engine with a larger max_logprobs"
+            )
+        return number
+
+    def _bad_words(self, words: Iterable[str]) -> list[list[int]]:
+        """All ways to write them, each once."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            # The model may have fewer rows than the tokenizer has tokens.
+            forms = [tuple(form) for form in self._word_forms(word) if max(form) < self._vocab_size]
+            if not forms:
+                raise ValueError(f"bad_words has {shown(word)}, which the model has no tokens for; leave it out")
+            found |= dict.fromkeys(forms)
+        return [list(form) for form in found]
+
+    def _check_something_is_allowed(self, params: SamplingParams, bad_words: Iterable[Sequence[int]]) -> None:
+        if params.allowed_token_ids is None:
+            return
+        left = set(params.allowed_token_ids) - {form[0] for form in bad_words if len(form) == 1}
+        if not left:
+            raise ValueError(
+                f"allowed_token_ids is {shown(params.allowed_token_ids)}, and bad_words rules out all of them; "
+                "allow others or ban fewer words"
+            )
+        ends = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
+        if params.min_tokens and left <= ends:
+            raise ValueError(
+                f"allowed_token_ids is {shown(params.allowed_token_ids)}, which leaves only tokens that end the "
+                f"output, and min_tokens is {params.min_tokens}; allow others or set min_tokens to 0"
+            )
+
+    def _check_argument_names(self, names: Iterable[str]) -> None:
+        known = sorted({name for processor in self._logits_processors for name in processor.arguments})
+        for name in names:
+            if name not in known:
+                if not self._logits_processors:
+                    remedy = "no logits processor is loaded; start the engine with logits_processors"
+                else:
+                    remedy = f"the logits processors know {listed(known) or 'none'}"
+                raise ValueError(f"extra_args has {shown(name)}, but {remedy}")
+
+
+def _own_copy(params: SamplingParams) -> SamplingParams:
+    """A copy, checked again, with a seed: the caller may change what is theirs."""
+    copies = {name: list(value) for name in _LISTS if isinstance(value := getattr(params, name), list | tuple)}
+    if isinstance(params.stop, list | tuple):
+        copies["stop"] = list(params.stop)
+    seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
+    return msgspec.structs.replace(params, seed=seed, **copies)
+
+
+def _as_sent(extra_args: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the arguments, as they arrive in another process."""
+    try:
+        sent: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(extra_args))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"extra_args must hold plain data (numbers, strings, lists, dicts): {one_line(str(error))}"
+        ) from None
+    return sent

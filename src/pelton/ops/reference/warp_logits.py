@@ -1,0 +1,48 @@
+"""The logits whose softmax the sampler draws from."""
+
+import numpy as np
+
+from pelton.ops.arrays import Float32, Int32
+from pelton.ops.reference.candidates import find_candidates
+
+_LOWEST = np.finfo(np.float32).min
+
+
+def warp_logits(
+    logits: Float32,
+    edited: Float32,
+    edited_index: Int32,
+    temperature: Float32,
+    top_k: Int32,
+    top_p: Float32,
+    min_p: Float32,
+    warped: Float32,
+) -> None:
+    """The scores of `sample`'s rows, divided by the temperature, -inf for all but its candidates: warped [L, V].
+
+    Rows of temperature 0, rows with NaN or +inf, and rows without a candidate are copies. Where the temperature is so
+    low that the highest quotient overflows, all are shifted to make it 0; a candidate is at least the lowest float32.
+    """
+    for row, index in enumerate(edited_index.tolist()):
+        scores = logits[row] if index < 0 else edited[index]
+        highest = scores.max()
+        if temperature[row] == 0.0 or not np.isfinite(highest):
+            np.copyto(warped[row], scores)
+            continue
+        warpers = float(temperature[row]), int(top_k[row]), float(top_p[row]), float(min_p[row])
+        ids, _ = find_candidates(scores, highest, *warpers)
+        candidates = scores if ids is None else scores[ids]
+        quotients = _divide(candidates, highest, temperature[row])
+        if ids is None:
+            np.copyto(warped[row], quotients)
+        else:
+            warped[row].fill(-np.inf)
+            warped[row, ids] = quotients
+
+
+def _divide(scores: Float32, highest: np.float32, temperature: np.float32) -> Float32:
+    with np.errstate(over="ignore", under="ignore"):
+        shift = np.float32(0.0) if np.isfinite(highest / temperature) else highest
+        quotients: Float32 = np.maximum((scores - shift) / temperature, _LOWEST)
+    quotients[np.isneginf(scores)] = -np.inf
+    return quotients

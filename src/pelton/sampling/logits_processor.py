@@ -1,0 +1,63 @@
+"""Logits processors of the user's own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+from pelton.ops.arrays import Float32, Int32
+from pelton.sampling_params import SamplingParams
+
+RowProcessor = Callable[[Int32, Int32, Float32], Float32 | None]
+"""Called for every token of one request with its prompt ids, its output ids so far (both read-only), and the model's
+logits [V]. Changes the logits in place, or returns others."""
+
+
+class LogitsProcessor(ABC):
+    """Changes the logits of requests, each on its own, before all that `SamplingParams` says.
+
+    The engine makes one of each class that it is given (`logits_processors`), without arguments. Only requests that
+    want it pay for it. A row's result must be a function of the request alone (its parameters, prompt and output so
+    far): after a preemption the request is asked for anew, with the same tokens.
+    """
+
+    arguments: ClassVar[frozenset[str]] = frozenset()
+    """Names that it understands in a request's `extra_args`; others are refused."""
+
+    @classmethod  # noqa: B027
+    def validate_params(cls, params: SamplingParams) -> None:
+        """Raise ValueError, naming the argument and the remedy, for a request that cannot be served."""
+
+    @abstractmethod
+    def new_request(self, params: SamplingParams) -> RowProcessor | None:
+        """What to call for each token of a request with these parameters; None leaves its logits alone.
+
+        An exception here, or in what it returns, ends that request with an error.
+        """
+
+
+def load_logits_processors(given: Sequence[str | type[Any]]) -> list[type[LogitsProcessor]]:
+    """Classes, or names `package.module:Class` -> classes. Raises ValueError for what is none."""
+    return [_load(processor) for processor in given]
+
+
+def _load(processor: str | type[Any]) -> type[LogitsProcessor]:
+    found = _import(processor) if isinstance(processor, str) else processor
+    if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
+        raise ValueError(f"logits processor {processor!r} must be a class derived from {__name__}.LogitsProcessor")
+    if found.__abstractmethods__:
+        raise ValueError(f"logits processor {processor!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    return found
+
+
+def _import(name: str) -> Any:
+    module_name, colon, class_name = name.partition(":")
+    if not (module_name and colon and class_name):
+        raise ValueError(f"logits processor {name!r} must be named as package.module:Class")
+    try:
+        found: Any = import_module(module_name)
+        for part in class_name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever the module does while it is imported
+        raise ValueError(f"logits processor {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    return found

@@ -1,0 +1,46 @@
+"""Lines of a descriptor, with and without waiting."""
+
+import os
+
+import pytest
+
+from pelton.cli.line_reader import LineReader
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0) as file:
+        yield LineReader(reader), file
+
+
+def test_a_file(tmp_path):
+    """Longer than one piece, with blank lines, and without a line end at its end."""
+    lines = [b"a" * 200_000, b"", b"b\r", b"\xff", b"c" * 70_000]
+    path = tmp_path / "file"
+    path.write_bytes(b"\n".join(lines))
+    with path.open("rb") as file:
+        reader = LineReader(file.fileno())
+        assert [reader.read_line(wait=True) for _ in range(4)] == lines[:4]
+        assert reader.read_line(wait=False) == lines[4]
+        assert reader.read_line(wait=True) is None
+
+
+def test_what_is_not_there_yet(pipe):
+    reader, writer = pipe
+    assert reader.read_line(wait=False) is None
+    writer.write(b"one\ntw")
+    assert reader.read_line(wait=False) == b"one"
+    assert reader.read_line(wait=False) is None, "half a line"
+    writer.write(b"o\n\n")
+    assert [reader.read_line(wait=False) for _ in range(3)] == [b"two", b"", None]
+    writer.write(b"end")
+    writer.close()
+    assert reader.read_line(wait=True) == b"end"
+    assert reader.read_line(wait=False) is None
+
+
+def test_an_empty_file():
+    with open(os.devnull, "rb") as file:
+        reader = LineReader(file.fileno())
+        assert reader.read_line(wait=True) is None

@@ -1,0 +1,102 @@
+"""The operands of the sampler, cut from the rows of a batch."""
+
+import numpy as np
+
+from pelton import SamplingParams
+from pelton.runner.custom_processors import CustomProcessors
+from pelton.runner.sampling_state import SamplingState
+from tests.support.requests import core_request
+
+V = 40
+TOKENS = np.zeros((5, 20), np.int32)
+
+
+def make_state(**rows: tuple[list[int], list[int], SamplingParams]) -> SamplingState:
+    """Row number -> prompt, output, parameters."""
+    state = SamplingState(5, V, CustomProcessors([]))
+    for name, (prompt, output, params) in rows.items():
+        row = int(name[1:])
+        TOKENS[row, : len(prompt) + len(output)] = prompt + output
+        state.set_row(row, core_request(name, prompt, params, eos=[2], choice=row), output)
+    return state
+
+
+def edits_of(state: SamplingState, rows: list[int], positions: list[int]):
+    return state.edit_inputs(np.array(rows), np.array(positions), TOKENS)
+
+
+def check(array, expected, dtype):
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, expected)
+
+
+def test_parameters_by_row():
+    params = SamplingParams(temperature=0.5, top_p=0.25, top_k=9, min_p=0.125, seed=2**63, logprobs=4)
+    inputs = make_state(r0=([1], [], SamplingParams(temperature=0)), r3=([1], [], params)).inputs(
+        np.array([3, 0, 3]), np.array([1, 5, 2])
+    )
+    check(inputs.temperature, [0.5, 0, 0.5], np.float32)
+    check(inputs.top_p, [0.25, 1, 0.25], np.float32)
+    check(inputs.top_k, [9, 0, 9], np.int32)
+    check(inputs.min_p, [0.125, 0, 0.125], np.float32)
+    check(inputs.seed, np.array([2**63, 0, 2**63], np.uint64), np.uint64)
+    check(inputs.choice, [3, 0, 3], np.int32)
+    check(inputs.position, [1, 5, 2], np.int32)
+    check(inputs.num_logprobs, [4, -1, 4], np.int32)
+
+
+def test_no_edits_cost_no_rows():
+    edits = edits_of(make_state(r0=([1], [], SamplingParams(temperature=0))), [0, 0], [1, 2])
+    check(edits.edited_index, [-1, -1], np.int32)
+    assert edits.masks.shape == (0, 2)
+    assert edits.penalties.shape == (0, 3)
+    check(edits.bias_start, [0], np.int32)
+    check(edits.penalty_start, [0], np.int32)
+    for array in (edits.edited_rows, edits.mask_index, edits.bias_ids, edits.bias, edits.penalty_ids):
+        assert array.shape == (0,)
+
+
+def test_edits_of_several_rows():
+    state = make_state(
+        r0=([1], [], SamplingParams(temperature=0, allowed_token_ids=[3])),
+        r1=([7, 8, 7], [8, 9], SamplingParams(temperature=0, repetition_penalty=1.5, presence_penalty=0.25)),
+        r2=([1], [], SamplingParams(temperature=0)),
+        r3=([1], [], SamplingParams(temperature=0, logit_bias={4: 1.0, 5: -1.0}, frequency_penalty=0.5)),
+        r4=([1], [], SamplingParams(temperature=0, allowed_token_ids=[39, 0], min_tokens=1)),
+    )
+    edits = edits_of(state, [3, 2, 4, 1, 0], [1, 1, 1, 5, 1])
+    check(edits.edited_index, [0, -1, 1, 2, 3], np.int32)
+    check(edits.edited_rows, [0, 2, 3, 4], np.int32)
+    check(edits.mask_index, [-1, 0, -1, 1], np.int32)
+    check(edits.masks, [[1, 1 << 7], [1 << 3, 0]], np.uint32)
+    check(edits.bias_start, [0, 2, 3, 3, 3], np.int32)
+    check(edits.bias_ids, [4, 5, 2], np.int32)
+    check(edits.bias, [1, -1, -np.inf], np.float32)
+    check(edits.penalty_start, [0, 0, 0, 3, 3], np.int32)
+    check(edits.penalty_ids, [7, 8, 9], np.int32)
+    check(edits.penalty_counts, [0, 1, 1], np.int32)
+    check(edits.penalties, [[1, 0.5, 0], [1, 0, 0], [1.5, 0, 0.25], [1, 0, 0]], np.float32)
+
+
+def test_sampled_tokens_count():
+    state = make_state(r1=([7], [], SamplingParams(temperature=0, frequency_penalty=0.5)))
+    state.append_sampled(np.array([0, 1]), np.array([30, 31], np.int32))
+    state.append_sampled(np.array([1]), np.array([31], np.int32))
+    edits = edits_of(state, [1], [3])
+    check(edits.penalty_ids, [31], np.int32)
+    check(edits.penalty_counts, [2], np.int32)
+
+
+def test_min_tokens_alone_is_no_edit_once_it_is_reached():
+    state = make_state(r0=([1, 1], [5], SamplingParams(temperature=0, min_tokens=2)))
+    check(edits_of(state, [0], [3]).edited_index, [0], np.int32)
+    check(edits_of(state, [0], [4]).edited_index, [-1], np.int32)
+
+
+def test_a_row_forgets_its_last_request():
+    state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
+    state.set_row(0, core_request("new", [1], SamplingParams(temperature=0)), [])
+    assert len(edits_of(state, [0], [1]).edited_rows) == 0
+    state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
+    state.clear_row(0)
+    assert len(edits_of(state, [0], [1]).edited_rows) == 0

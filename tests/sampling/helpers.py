@@ -1,0 +1,151 @@
+"""The head program of a model whose hidden states are its logits, and real logits to run it on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pelton.config import DecoderConfig, RopeConfig
+from pelton.loader import load_weights, open_checkpoint
+from pelton.models import create_model
+from pelton.ops import B, E, Interpreter, L, LogitsHook, M, P, Recorder, T, Value
+from pelton.sampling import record_head
+from tests.models.helpers import BLOCK_SIZE, Engine
+from tests.support.prompts import prompts
+from tests.support.tiny_llama import smollm2_tokenizer
+
+
+class Identity:
+    """Logits are the hidden states."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.config = DecoderConfig(
+            architecture="identity",
+            vocab_size=vocab_size,
+            hidden_size=vocab_size,
+            intermediate_size=1,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_size=2,
+            rms_norm_eps=1e-5,
+            rope=RopeConfig(1e4),
+            sliding_rope=RopeConfig(1e4),
+            attention_scale=1.0,
+            max_position_embeddings=1,
+            tie_word_embeddings=True,
+            eos_token_ids=(0,),
+            layer_windows=(None,),
+        )
+
+    def head(self, op: Recorder, rows: Value) -> Value:
+        return rows
+
+
+@dataclass
+class Edit:
+    """What happens to one row's logits."""
+
+    allowed: Iterable[int] | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+    counts: Mapping[int, int] = field(default_factory=dict)
+    """Occurrences in the output, of every token of prompt and output."""
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+
+
+def edit_arrays(edits: Sequence[Edit | None], vocab_size: int) -> dict[str, np.ndarray]:
+    """The head's inputs for row l having edits[l]. Rows are edited in reverse order, to tell rows from edits."""
+    edited_rows = [row for row, edit in enumerate(edits) if edit is not None][::-1]
+    present = [edits[row] for row in edited_rows]
+    masks = [np.isin(np.arange(-(-vocab_size // 32) * 32), list(e.allowed)) for e in present if e.allowed is not None]
+    has_mask = np.array([edit.allowed is not None for edit in present], bool)
+    edited_index = np.full(len(edits), -1, np.int32)
+    edited_index[edited_rows] = np.arange(len(edited_rows))
+    return {
+        "edited_index": edited_index,
+        "edited_rows": np.array(edited_rows, np.int32),
+        "mask_index": np.where(has_mask, np.cumsum(has_mask) - 1, -1).astype(np.int32),
+        "masks": _packed(np.array(masks, bool).reshape(len(masks), -(-vocab_size // 32), 32)),
+        "bias_start": np.cumsum([0, *(len(edit.bias) for edit in present)], dtype=np.int32),
+        "bias_ids": np.array([i for edit in present for i in edit.bias], np.int32),
+        "bias": np.array([x for edit in present for x in edit.bias.values()], np.float32),
+        "penalty_start": np.cumsum([0, *(len(edit.counts) for edit in present)], dtype=np.int32),
+        "penalty_ids": np.array([i for edit in present for i in edit.counts], np.int32),
+        "penalty_counts": np.array([n for edit in present for n in edit.counts.values()], np.int32),
+        "penalties": np.array([(e.repetition, e.frequency, e.presence) for e in present], np.float32).reshape(-1, 3),
+    }
+
+
+def _packed(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(-1).astype(np.uint32)
+
+
+def run(
+    logits: np.ndarray,
+    rows: object = None,
+    *,
+    edits: Sequence[Edit | None] | Edit | None = None,
+    max_logprobs: int = 4,
+    mode: str = "raw_logprobs",
+    hook: LogitsHook | None = None,
+    **operands: object,
+) -> dict[str, np.ndarray]:
+    """The head's outputs. Per-row operands, and edits, may be given as one for all rows."""
+    logits_rows = np.arange(len(logits), dtype=np.int32) if rows is None else np.array(rows, np.int32)
+    num_rows, vocab_size = len(logits_rows), logits.shape[1]
+    if not isinstance(edits, Sequence):
+        edits = [edits] * num_rows
+    values: dict[str, tuple[object, str]] = {
+        "temperature": (1.0, "float32"),
+        "top_k": (0, "int32"),
+        "top_p": (1.0, "float32"),
+        "min_p": (0.0, "float32"),
+        "seed": (0, "uint64"),
+        "choice": (0, "int32"),
+        "position": (0, "int32"),
+        "num_logprobs": (-1, "int32"),
+    }
+    values |= {name: (value, values[name][1]) for name, value in operands.items()}
+    inputs = {
+        "hidden": logits,
+        "logits_rows": logits_rows,
+        **{name: np.broadcast_to(np.array(value, dtype), num_rows) for name, (value, dtype) in values.items()},
+        **edit_arrays(edits, vocab_size),
+    }
+    sizes = {
+        T: len(logits),
+        L: num_rows,
+        E: len(inputs["edited_rows"]),
+        M: len(inputs["masks"]),
+        B: len(inputs["bias"]),
+        P: len(inputs["penalty_ids"]),
+    }
+    program = record_head(Identity(vocab_size), max_logprobs, mode, hook)
+    return Interpreter(program, sizes).run(sizes, inputs)
+
+
+def repeated(row: np.ndarray, count: int) -> np.ndarray:
+    return np.ascontiguousarray(np.broadcast_to(row, (count, len(row))))
+
+
+def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    expected = probabilities * counts.sum()
+    assert not counts[expected == 0].any(), "a token that was ruled out"
+    kept = expected > 0
+    return float(((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+
+
+def real_logits() -> tuple[list[list[int]], np.ndarray]:
+    """Varied prompts of SmolLM2, and its logits after them."""
+    checkpoint = open_checkpoint("smollm2")
+    model = create_model(checkpoint.config, block_size=BLOCK_SIZE)
+    load_weights(model.parameters(), checkpoint)
+    token_ids = [ids for ids in prompts(smollm2_tokenizer(), longest=17).values() if len(ids) <= 40]
+    engine = Engine(model, [0] * len(model.kv_layers), token_ids)
+    hidden = np.stack([rows[-1] for rows in engine.step({r: len(ids) for r, ids in enumerate(token_ids)})])
+    op = Recorder("logits")
+    rows = op.input("rows", (L, model.config.hidden_size))
+    program = op.finish({"logits": model.head(op, rows)})
+    return token_ids, Interpreter(program, {L: len(hidden)}).run({L: len(hidden)}, {"rows": hidden})["logits"].copy()
