@@ -25,6 +25,14 @@ def test_basic():
     assert "'The president of the United States is'" in out
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/sampling.md"])
+def test_the_code_in_the_docs_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / page).read_text(), re.DOTALL)
+    assert blocks
+    result = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_chat():
     answers = re.findall(r"(Why is the sky blue|Which sea does it flow into)\? (['\"].+['\"])", run("offline_chat.py"))
     assert len(answers) == 2

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, Dim, E, L, M, P, R, T
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Dim, L, M, P, R, T
 from pelton.ops.operator import Operator
 from pelton.ops.operators import OPERATORS
 from pelton.ops.reference.philox import Purpose, uniform
 
 SIZES: list[dict[Dim, int]] = [
-    {T: 1, R: 1, L: 1, E: 0, M: 0, B: 0, P: 0},
-    {T: 2, R: 2, L: 1, E: 1, M: 1, B: 0, P: 3},
-    {T: 17, R: 5, L: 3, E: 3, M: 2, B: 9, P: 0},
-    {T: 64, R: 1, L: 7, E: 5, M: 0, B: 40, P: 60},
-    {T: 151, R: 3, L: 33, E: 20, M: 3, B: 70, P: 500},
+    {T: 1, R: 1, L: 1, C: 0, M: 0, B: 0, P: 0},
+    {T: 2, R: 2, L: 1, C: 1, M: 1, B: 0, P: 3},
+    {T: 17, R: 5, L: 3, C: 3, M: 2, B: 9, P: 0},
+    {T: 64, R: 1, L: 7, C: 5, M: 0, B: 40, P: 60},
+    {T: 151, R: 3, L: 33, C: 20, M: 3, B: 70, P: 500},
 ]
 
 

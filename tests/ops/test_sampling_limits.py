@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pelton.ops import B, E, L, M, P, Recorder
+from pelton.ops import B, C, L, M, P, Recorder
 from pelton.ops.operator import Operator
 from pelton.ops.operators import EDIT_LOGITS, LOGPROBS, SAMPLE, WARP_LOGITS
 from pelton.ops.reference import edit_logits, logprobs, warp_logits
@@ -111,16 +111,16 @@ def record(**changes: Any) -> None:
     op = Recorder("edits")
     shapes = {
         "logits": ((L, 40), "float32"),
-        "rows": ((E,), "int32"),
-        "mask_index": ((E,), "int32"),
+        "rows": ((C,), "int32"),
+        "mask_index": ((C,), "int32"),
         "masks": ((M, 2), "uint32"),
-        "bias_start": ((E + 1,), "int32"),
+        "bias_start": ((C + 1,), "int32"),
         "bias_ids": ((B,), "int32"),
         "bias": ((B,), "float32"),
-        "penalty_start": ((E + 1,), "int32"),
+        "penalty_start": ((C + 1,), "int32"),
         "penalty_ids": ((P,), "int32"),
         "penalty_counts": ((P,), "int32"),
-        "penalties": ((E, 3), "float32"),
+        "penalties": ((C, 3), "float32"),
     }
     op.edit_logits(*(op.input(name, *spec) for name, spec in (shapes | changes).items()))
 
@@ -129,11 +129,11 @@ def record(**changes: Any) -> None:
     ("name", "spec", "message"),
     [
         ("masks", ((M, 1), "uint32"), r"masks must be uint32 \[M, 2\], got uint32 \[M, 1\]"),
-        ("mask_index", ((L,), "int32"), r"mask_index must be int32 \[E\], got int32 \[L\]"),
-        ("bias_start", ((E,), "int32"), r"bias_start must be int32 \[E\+1\], got int32 \[E\]"),
+        ("mask_index", ((L,), "int32"), r"mask_index must be int32 \[C\], got int32 \[L\]"),
+        ("bias_start", ((C,), "int32"), r"bias_start must be int32 \[C\+1\], got int32 \[C\]"),
         ("bias", ((P,), "float32"), r"bias must be float32 \[B\], got float32 \[P\]"),
         ("penalty_counts", ((B,), "int32"), r"penalty_counts must be int32 \[P\], got int32 \[B\]"),
-        ("penalties", ((E, 2), "float32"), r"penalties must be float32 \[E, 3\], got float32 \[E, 2\]"),
+        ("penalties", ((C, 2), "float32"), r"penalties must be float32 \[C, 3\], got float32 \[C, 2\]"),
     ],
 )
 def test_recording_names_what_does_not_fit(name: str, spec: Any, message: str) -> None:
@@ -147,6 +147,6 @@ def test_broken_rows_raise_no_floating_point_error(operator: Operator) -> None:
     """Not even where the caller asks for all of them; generated rows hold NaN, infinities, and nothing but -inf."""
     with np.errstate(all="raise", under="ignore"):
         for seed in range(10):
-            sizes = {L: 50, E: 20, M: 2, B: 30, P: 50}
+            sizes = {L: 50, C: 20, M: 2, B: 30, P: 50}
             arguments = operator.generate(np.random.default_rng(seed), sizes)
             operator.reference(*arguments, *(np.empty(s.shape, s.dtype) for s in operator.infer(*arguments)))

@@ -1,9 +1,17 @@
 """The names that users type are frozen here: a change of this file is a change of the public interface."""
 
 import argparse
+from dataclasses import fields
+from importlib import import_module
+from inspect import signature
 
 import pelton
+from pelton.cli import main
 from pelton.config import EngineArgs
+from pelton.core.metrics import Counter, Gauge, Histogram
+from pelton.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pelton.engine.beam_search import BeamSearchOutput, BeamSearchSequence
+from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import BeamSearchParams, SamplingParams
 
 PUBLIC_NAMES = ["LLM", "SamplingParams"]
@@ -46,6 +54,72 @@ BEAM_SEARCH_PARAMETERS = [
     "include_stop_str_in_output",
 ]
 
+METHODS = {
+    "generate": "prompts sampling_params use_tqdm priority",
+    "chat": "messages sampling_params use_tqdm chat_template add_generation_prompt continue_final_message tools "
+    "chat_template_kwargs",
+    "beam_search": "prompts params use_tqdm concurrency_limit",
+    "get_tokenizer": "",
+    "get_default_sampling_params": "",
+    "get_metrics": "",
+    "reset_prefix_cache": "",
+    "shutdown": "",
+}
+"""Methods of `LLM`, and their parameters."""
+
+OUTPUT_FIELDS = {
+    RequestOutput: "request_id prompt prompt_token_ids outputs finished num_cached_tokens prompt_logprobs metrics",
+    CompletionOutput: "index text token_ids cumulative_logprob logprobs finish_reason stop_reason",
+    Logprob: "logprob rank decoded_token",
+    RequestMetrics: "arrival_time scheduled_ts first_token_ts last_token_ts first_token_latency num_generation_tokens",
+    BeamSearchOutput: "sequences",
+    BeamSearchSequence: "tokens logprobs cum_logprob text finish_reason stop_reason",
+    Counter: "name labels value",
+    Gauge: "name labels value",
+    Histogram: "name labels count sum buckets",
+}
+
+SAMPLING_FLAGS = {
+    "--n",
+    "--presence-penalty",
+    "--frequency-penalty",
+    "--repetition-penalty",
+    "--temperature",
+    "--top-p",
+    "--top-k",
+    "--min-p",
+    "--seed",
+    "--stop",
+    "--stop-token-ids",
+    "--include-stop-str-in-output",
+    "--no-include-stop-str-in-output",
+    "--bad-words",
+    "--ignore-eos",
+    "--no-ignore-eos",
+    "--max-tokens",
+    "--min-tokens",
+    "--logprobs",
+    "--prompt-logprobs",
+    "--logit-bias",
+    "--allowed-token-ids",
+    "--detokenize",
+    "--no-detokenize",
+    "--skip-special-tokens",
+    "--no-skip-special-tokens",
+    "--spaces-between-special-tokens",
+    "--no-spaces-between-special-tokens",
+    "--truncate-prompt-tokens",
+    "--extra-args",
+}
+NOT_IN_CHAT = {"--n", "--logprobs", "--prompt-logprobs", "--detokenize", "--no-detokenize"}
+
+COMMANDS = {
+    "generate": {"--file", "--chat", "--system", "--chat-template", "--jsonl", "--output"} | SAMPLING_FLAGS,
+    "chat": {"--system", "--chat-template", "--verbose"} | SAMPLING_FLAGS - NOT_IN_CHAT,
+    "models": {"--revision", "--show-program"},
+}
+"""Commands, and their flags besides --help and those of the engine."""
+
 ENGINE_ARGUMENTS = [
     "model",
     "revision",
@@ -82,6 +156,33 @@ def test_beam_search_parameters() -> None:
 
 def test_engine_arguments() -> None:
     assert EngineArgs.names() == ENGINE_ARGUMENTS
+
+
+def test_methods() -> None:
+    found = {name: getattr(pelton.LLM, name) for name in dir(pelton.LLM) if not name.startswith("_")}
+    assert {name: " ".join(list(signature(method).parameters)[1:]) for name, method in found.items()} == METHODS
+
+
+def test_output_fields() -> None:
+    for kind, names in OUTPUT_FIELDS.items():
+        assert " ".join(field.name for field in fields(kind)) == names, kind
+
+
+def test_commands() -> None:
+    assert main.COMMANDS.keys() == COMMANDS.keys()
+    engine = argparse.ArgumentParser(add_help=False)
+    EngineArgs.add_cli_args(engine)
+    of_the_engine = {flag for action in engine._actions for flag in action.option_strings}
+    for name, (module, _) in main.COMMANDS.items():
+        actions = import_module(module).make_parser()._actions
+        flags = {flag for action in actions for flag in action.option_strings} - {"-h", "--help"}
+        expected = COMMANDS[name] if name == "models" else COMMANDS[name] | of_the_engine
+        assert flags == expected, name
+
+
+def test_the_base_of_logits_processors() -> None:
+    names = [name for name in vars(LogitsProcessor) if not name.startswith("_")]
+    assert names == ["arguments", "validate_params", "new_request"]
 
 
 def test_every_engine_argument_is_a_flag() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from pelton.config import DecoderConfig, RopeConfig
 from pelton.loader import load_weights, open_checkpoint
 from pelton.models import create_model
-from pelton.ops import B, E, Interpreter, L, LogitsHook, M, P, Recorder, T, Value
+from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, Value
 from pelton.sampling import record_head
 from tests.models.helpers import BLOCK_SIZE, Engine
 from tests.support.prompts import prompts
@@ -117,7 +117,7 @@ def run(
     sizes = {
         T: len(logits),
         L: num_rows,
-        E: len(inputs["edited_rows"]),
+        C: len(inputs["edited_rows"]),
         M: len(inputs["masks"]),
         B: len(inputs["bias"]),
         P: len(inputs["penalty_ids"]),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pelton.config.sampling import LOGPROBS_MODES
-from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, E, Interpreter, L, M, P, T
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Interpreter, L, M, P, T
 from pelton.sampling import record_head, record_scorer
 from tests.sampling.helpers import Edit, Identity, edit_arrays, run
 
@@ -98,7 +98,7 @@ def test_a_row_that_may_not_be_anything(temperature: float) -> None:
 def test_edits_of_another_number_every_step() -> None:
     """One interpreter: biases and penalties come, grow, and go."""
     rng = np.random.default_rng(9)
-    limits = {T: 30, L: 30, E: 30, M: 30, B: 300, P: 900}
+    limits = {T: 30, L: 30, C: 30, M: 30, B: 300, P: 900}
     head = Interpreter(record_head(Identity(50), 4), limits)
     logits_rows = np.arange(30, dtype=np.int32)
     fixed = {"hidden": LOGITS, "logits_rows": logits_rows, "seed": np.zeros(30, np.uint64)}
@@ -111,7 +111,7 @@ def test_edits_of_another_number_every_step() -> None:
             edits = [edit and Edit(bias=edit.bias) for edit in edits]
         arrays = edit_arrays(edits, 50)
         counts = [len(arrays[name]) for name in ("edited_rows", "masks", "bias", "penalty_ids")]
-        sizes = dict(zip((T, L, E, M, B, P), (30, 30, *counts), strict=True))
+        sizes = dict(zip((T, L, C, M, B, P), (30, 30, *counts), strict=True))
         out = head.run(sizes, fixed | arrays)
         expected = run(LOGITS, temperature=0.0, num_logprobs=0, edits=edits)
         assert all(np.array_equal(out[name], expected[name]) for name in out)

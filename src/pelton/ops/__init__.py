@@ -1,6 +1,6 @@
 """The operator set, and programs over it."""
 
-from pelton.ops.dims import E1, R1, B, Dim, E, L, M, P, R, T
+from pelton.ops.dims import C1, R1, B, C, Dim, L, M, P, R, T
 from pelton.ops.interpreter import Interpreter
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.logits_hook import LogitsHook
@@ -12,14 +12,14 @@ from pelton.ops.reference.gated_activation import Activation
 from pelton.ops.reference.sample import INVALID_LOGITS, NO_CANDIDATE
 
 __all__ = [
-    "E1",
+    "C1",
     "INVALID_LOGITS",
     "NO_CANDIDATE",
     "R1",
     "Activation",
     "B",
+    "C",
     "Dim",
-    "E",
     "Interpreter",
     "KVCacheLayer",
     "L",

@@ -33,9 +33,9 @@ R1 = R + 1
 """Bounds between requests; its size follows from that of R."""
 L = Dim("L")
 """Rows whose logits are needed."""
-E = Dim("E")
+C = Dim("C")
 """Rows whose logits are edited before sampling."""
-E1 = E + 1
+C1 = C + 1
 """Bounds between edited rows."""
 M = Dim("M")
 """Masks of allowed tokens."""

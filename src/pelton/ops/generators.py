@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from pelton.ops.arrays import Float32, Int32
-from pelton.ops.dims import B, Dim, E, L, M, P, R, T
+from pelton.ops.dims import B, C, Dim, L, M, P, R, T
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.packed_linear import pack_linear
 from pelton.ops.qk_norm import QKNorm
@@ -130,8 +130,8 @@ def process_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
 
 
 def edit_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
-    """Rows edited in every way, in several ways, or not at all; sizes of 0 are possible, but for L where E is not 0."""
-    num_edited = sizes[E]
+    """Rows edited in every way, in several ways, or not at all; sizes of 0 are possible, but for L where C is not 0."""
+    num_edited = sizes[C]
     bias_start, penalty_start = _bounds(rng, num_edited, sizes[B]), _bounds(rng, num_edited, sizes[P])
     most = max([1, *np.diff(bias_start), *np.diff(penalty_start)])
     vocab_size = int(rng.integers(most, most + 400))
@@ -193,8 +193,8 @@ def warp_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     top_k = rng.choice(np.array([-1, 0, 1, 5, vocab_size, 2**31 - 1], np.int32), rows)
     top_p = rng.choice(np.array([1e-6, 0.3, 0.9, 1.0], np.float32), rows)
     min_p = rng.choice(np.array([0.0, 0.02, 0.3, 1.0], np.float32), rows)
-    logits, edited = _logits(rng, rows, vocab_size), _logits(rng, sizes[E], vocab_size)
-    edited_index = _integers(rng, -1, sizes[E], rows)
+    logits, edited = _logits(rng, rows, vocab_size), _logits(rng, sizes[C], vocab_size)
+    edited_index = _integers(rng, -1, sizes[C], rows)
     return logits, edited, edited_index, temperature, top_k, top_p, min_p
 
 

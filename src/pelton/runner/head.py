@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pelton.config import SamplingConfig
-from pelton.ops import B, E, Interpreter, L, LogitsHook, M, P, T
+from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, T
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.runner.input_batch import StepInputs
 from pelton.runner.model_runner import LogprobRows, StepResults
@@ -31,7 +31,7 @@ class ReplayedHead:
         sizes = {
             T: limits.max_num_tokens,
             L: rows,
-            E: rows,
+            C: rows,
             M: rows,
             B: rows * vocab_size,
             P: rows * min(vocab_size, limits.max_model_len),
@@ -48,7 +48,7 @@ class ReplayedHead:
         sizes = {
             T: len(hidden),
             L: len(inputs.logits_rows),
-            E: len(inputs.edits.edited_rows),
+            C: len(inputs.edits.edited_rows),
             M: len(inputs.edits.masks),
             B: len(inputs.edits.bias_ids),
             P: len(inputs.edits.penalty_ids),

@@ -20,7 +20,7 @@ _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(slots=True)
 class EditInputs:
-    """What is done to the logits of E of the step's rows before sampling; see the operator `edit_logits`.
+    """What is done to the logits of C of the step's rows before sampling; see the operator `edit_logits`.
 
     Names are those of the head program's inputs.
     """
@@ -28,25 +28,25 @@ class EditInputs:
     edited_index: Int32
     """[L] index of each logits row among the edited ones, or -1."""
     edited_rows: Int32
-    """[E] logits rows."""
+    """[C] logits rows."""
     mask_index: Int32
-    """[E] index of the row's mask, or -1."""
+    """[C] index of the row's mask, or -1."""
     masks: UInt32
     """[M, ceil(V / 32)] bits of the tokens that are allowed."""
     bias_start: Int32
-    """[E + 1]"""
+    """[C + 1]"""
     bias_ids: Int32
     """[B]"""
     bias: Float32
     """[B]"""
     penalty_start: Int32
-    """[E + 1]"""
+    """[C + 1]"""
     penalty_ids: Int32
     """[P] tokens of prompt and output."""
     penalty_counts: Int32
     """[P] occurrences in the output."""
     penalties: Float32
-    """[E, 3] repetition, frequency, presence."""
+    """[C, 3] repetition, frequency, presence."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from pelton.config import DecoderConfig
 from pelton.config.sampling import LOGPROBS_MODES
-from pelton.ops import E1, B, E, L, LogitsHook, M, P, Program, Recorder, T, Value
+from pelton.ops import C1, B, C, L, LogitsHook, M, P, Program, Recorder, T, Value
 
 
 class LogitsModel(Protocol):
@@ -75,19 +75,19 @@ def record_scorer(model: LogitsModel, max_logprobs: int, mode: str = "raw_logpro
 
 
 def _record_edits(op: Recorder, logits: Value, vocab_size: int) -> Value:
-    """Inputs: edited_rows and mask_index [E] int32, masks [M, ceil(V / 32)] uint32; bias_start [E + 1] and bias_ids [B]
-    int32, bias [B] float32; penalty_start [E + 1], penalty_ids and penalty_counts [P] int32, penalties [E, 3] float32.
+    """Inputs: edited_rows and mask_index [C] int32, masks [M, ceil(V / 32)] uint32; bias_start [C + 1] and bias_ids [B]
+    int32, bias [B] float32; penalty_start [C + 1], penalty_ids and penalty_counts [P] int32, penalties [C, 3] float32.
     """
-    edited_rows = op.input("edited_rows", (E,), "int32")
-    mask_index = op.input("mask_index", (E,), "int32")
+    edited_rows = op.input("edited_rows", (C,), "int32")
+    mask_index = op.input("mask_index", (C,), "int32")
     masks = op.input("masks", (M, -(-vocab_size // 32)), "uint32")
-    bias_start = op.input("bias_start", (E1,), "int32")
+    bias_start = op.input("bias_start", (C1,), "int32")
     bias_ids = op.input("bias_ids", (B,), "int32")
     bias = op.input("bias", (B,))
-    penalty_start = op.input("penalty_start", (E1,), "int32")
+    penalty_start = op.input("penalty_start", (C1,), "int32")
     penalty_ids = op.input("penalty_ids", (P,), "int32")
     penalty_counts = op.input("penalty_counts", (P,), "int32")
-    penalties = op.input("penalties", (E, 3))
+    penalties = op.input("penalties", (C, 3))
     biased, penalized = (bias_start, bias_ids, bias), (penalty_start, penalty_ids, penalty_counts, penalties)
     return op.edit_logits(logits, edited_rows, mask_index, masks, *biased, *penalized)
 

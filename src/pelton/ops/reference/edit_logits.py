@@ -21,7 +21,7 @@ def edit_logits(
     penalties: Float32,
     edited: Float32,
 ) -> None:
-    """logits [L, V] -> edited [E, V]: row e is logits row rows[e], changed in three stages.
+    """logits [L, V] -> edited [C, V]: row e is logits row rows[e], changed in three stages.
 
     1. Mask mask_index[e] of masks [M, W], or none if the index is -1. Bit v % 32 of word v // 32 says whether token v
        is allowed; others become -inf. W = ceil(V / 32).

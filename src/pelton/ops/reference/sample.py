@@ -27,7 +27,7 @@ def sample(
 ) -> None:
     """One parameter of each kind per row [L] -> token_ids [L], or INVALID_LOGITS, or NO_CANDIDATE.
 
-    Row l has the scores edited[edited_index[l]] (edited [E, V]), or logits[l] (logits [L, V]) if the index is -1.
+    Row l has the scores edited[edited_index[l]] (edited [C, V]), or logits[l] (logits [L, V]) if the index is -1.
     Temperature 0 means greedy: the most likely token, on ties the lowest id. Else one of the candidates
     (`find_candidates`) is drawn: the first in order of id at which the sum of the weights exceeds the draw times the
     sum of all. `position` is that of the token to be sampled. Each row is computed on its own.
