@@ -22,6 +22,9 @@ MAX_STRING_LENGTH = 512
 
 MAX_BAD_WORDS = 4096
 
+MAX_LOGIT_BIASES = 1024
+"""The sampler has room for so many in each row."""
+
 
 class RequestOutputKind(IntEnum):
     """What the outputs of a request carry while it runs."""
@@ -78,7 +81,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_logprobs: int | None = None
     """The same for every token of the prompt but the first."""
     logit_bias: dict[int, float] | None = None
-    """Added to the logits of these tokens; -100 to 100."""
+    """Added to the logits of these tokens, at most 1,024; -100 to 100."""
     allowed_token_ids: list[int] | None = None
     """The only tokens that may be generated."""
     detokenize: bool = True
@@ -168,6 +171,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             return
         if not isinstance(self.logit_bias, dict):
             raise ValueError(f"logit_bias must be a dict of token ids and numbers, got {self.logit_bias!r}")
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise ValueError(
+                f"logit_bias must hold at most {MAX_LOGIT_BIASES} tokens, got {len(self.logit_bias)}; "
+                "allowed_token_ids rules out any number"
+            )
         checked = {}
         for token_id, bias in self.logit_bias.items():
             check_integer("logit_bias", token_id, low=0)
