@@ -46,3 +46,17 @@ class SamplingConfig:
         for processor in given:
             if not isinstance(processor, str | type):
                 raise ValueError(f"logits_processors must hold classes or names module:Class, got {processor!r}")
+
+    @property
+    def reports_processed(self) -> bool:
+        """Whether log probabilities of outputs are of what tokens are drawn from, not of the model's logits."""
+        return self.logprobs_mode.startswith("processed")
+
+    @property
+    def reports_logits(self) -> bool:
+        """Whether logits take the place of log probabilities."""
+        return self.logprobs_mode.endswith("logits")
+
+    def most_logprobs(self, vocab_size: int) -> int:
+        """What `max_logprobs` comes to with a vocabulary of this size."""
+        return vocab_size if self.max_logprobs == -1 else min(self.max_logprobs, vocab_size)

@@ -153,7 +153,7 @@ def next_token_params(
     needs = f"beam_width is {params.beam_width}, which needs the log probabilities of {num_logprobs} tokens, but "
     if num_logprobs > vocab_size:
         raise ValueError(f"{needs}the vocabulary has {vocab_size}; choose a smaller beam_width")
-    if sampling.max_logprobs != -1 and num_logprobs > sampling.max_logprobs:
+    if num_logprobs > sampling.most_logprobs(vocab_size):
         raise ValueError(
             f"{needs}max_logprobs allows {sampling.max_logprobs}; choose a smaller beam_width, or start the engine "
             "with a larger max_logprobs"
@@ -164,13 +164,13 @@ def next_token_params(
             f"length_penalty must be in [{-most:.4g}, {most:.4g}] for a context of {max_model_len} tokens, "
             f"got {params.length_penalty}"
         )
-    if sampling.logprobs_mode == "processed_logprobs":
-        temperature = params.temperature or 1.0
-    elif sampling.logprobs_mode != "raw_logprobs":
+    if sampling.reports_logits:
         raise ValueError(
             f"beam search needs log probabilities, but logprobs_mode is {sampling.logprobs_mode!r}; "
             "start the engine with raw_logprobs or processed_logprobs"
         )
+    if sampling.reports_processed:
+        temperature = params.temperature or 1.0
     elif params.temperature not in (0.0, 1.0):
         raise ValueError(
             f"temperature is {params.temperature}, but logprobs_mode='raw_logprobs' gives log probabilities without "
