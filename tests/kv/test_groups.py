@@ -2,7 +2,7 @@
 
 import pytest
 
-from pelton.core.kv_spec import FullAttentionSpec, SlidingWindowSpec
+from pelton.core.kv_spec import FullAttentionSpec, SlidingWindowSpec, layer_groups
 from pelton.kv import group_layers
 from tests.support.fakes import full_spec, sliding_spec
 
@@ -22,6 +22,7 @@ def test_gemma_3_270m():
     for group in groups:
         assert all(specs[layer] == group.spec for layer in group.layers)
     assert sum(isinstance(group.spec, FullAttentionSpec) for group in groups) == 1
+    assert [layer in groups[index].layers for layer, index in enumerate(layer_groups(groups))] == [True] * 18
 
 
 def test_the_last_group_of_a_spec_may_be_smaller():

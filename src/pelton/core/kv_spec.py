@@ -1,5 +1,6 @@
 """What an attention layer asks of the KV cache."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,3 +58,9 @@ class KVCacheGroup:
 
     spec: KVCacheSpec
     layers: tuple[int, ...]
+
+
+def layer_groups(groups: Sequence[KVCacheGroup]) -> list[int]:
+    """The index of each layer's group."""
+    index_of = {layer: index for index, group in enumerate(groups) for layer in group.layers}
+    return [index_of[layer] for layer in range(len(index_of))]
