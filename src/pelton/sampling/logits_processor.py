@@ -41,6 +41,20 @@ def load_logits_processors(given: Sequence[str | type[Any]]) -> list[type[Logits
     return [_load(processor) for processor in given]
 
 
+def make_logits_processors(given: Sequence[str | type[Any]]) -> list[LogitsProcessor]:
+    """One of each class. Raises ValueError also for a class that cannot be made."""
+    return [_make(processor) for processor in load_logits_processors(given)]
+
+
+def _make(processor: type[LogitsProcessor]) -> LogitsProcessor:
+    try:
+        return processor()
+    except Exception as error:  # whatever the class does
+        raise ValueError(
+            f"logits processor {processor.__name__} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _load(processor: str | type[Any]) -> type[LogitsProcessor]:
     found = _import(processor) if isinstance(processor, str) else processor
     if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
@@ -59,5 +73,10 @@ def _import(name: str) -> Any:
         for part in class_name.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever the module does while it is imported
-        raise ValueError(f"logits processor {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        remedy = ""
+        if isinstance(error, ModuleNotFoundError):
+            remedy = "; PYTHONPATH must have the folder of the module (PYTHONPATH=. is the current one)"
+        raise ValueError(
+            f"logits processor {name!r} cannot be loaded: {type(error).__name__}: {error}{remedy}"
+        ) from error
     return found
