@@ -26,10 +26,10 @@ from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
 from pelton.executor import UniprocExecutor
 from pelton.loader import open_checkpoint
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
-from pelton.runner.model_runner import LogprobRows, ModelRunner, StepResults
+from pelton.runner.model_runner import ModelRunner
 from pelton.runner.sampling_state import SamplingState
+from pelton.runner.step_results import LogprobRows, StepResults
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 from pelton.tokenizer import load_tokenizer
 
@@ -71,9 +71,9 @@ class FakeWorker:
         return 1 << 40
 
     def initialize(self, groups, num_blocks, max_model_len) -> None:
-        max_num_seqs, processors = self._args.scheduler.max_num_seqs, CustomProcessors([])
-        sampling = SamplingState(max_num_seqs, self._vocab_size, processors)
-        self._runner = ModelRunner(self.model, InputBatch(groups, max_num_seqs, max_model_len, sampling), processors)
+        max_num_seqs = self._args.scheduler.max_num_seqs
+        sampling = SamplingState(max_num_seqs, self._vocab_size)
+        self._runner = ModelRunner(self.model, InputBatch(groups, max_num_seqs, max_model_len, sampling))
 
     def execute(self, step):
         return self._runner.execute(step)

@@ -31,6 +31,10 @@ SHAPES = {
 }
 
 
+def warpers(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> np.ndarray:
+    return np.array([temperature, top_k, top_p, min_p], np.float32)
+
+
 def sorted_nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
     """By a stable sort of all tokens, summed from the heaviest on."""
     order = np.argsort(-weights, kind="stable")
@@ -44,9 +48,9 @@ def sorted_nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
 def test_nucleus_is_that_of_the_full_sort(shape: str, top_p: float) -> None:
     for temperature in (0.7, 1.0, 2.0):
         scores = SHAPES[shape](RNG)
-        _, weights = find_candidates(scores, scores.max(), temperature, 0, 1.0, 0.0)
-        ids, kept = find_candidates(scores, scores.max(), temperature, 0, top_p, 0.0)
-        expected = sorted_nucleus(weights, top_p)
+        _, weights = find_candidates(scores, scores.max(), warpers(temperature))
+        ids, kept = find_candidates(scores, scores.max(), warpers(temperature, top_p=top_p))
+        expected = sorted_nucleus(weights, float(np.float32(top_p)))
         assert np.array_equal(ids, expected)
         assert np.array_equal(kept, weights[expected])
 
@@ -62,8 +66,8 @@ def test_kth_highest_is_that_of_the_full_sort(shape: str) -> None:
 
 def test_without_a_limit_all_tokens_are_candidates() -> None:
     scores = SHAPES["small"](RNG)
-    for top_k in (-1, 0, len(scores), 2**31 - 1):
-        ids, weights = find_candidates(scores, scores.max(), 1.0, top_k, 1.0, 0.0)
+    for top_k in (0, len(scores)):
+        ids, weights = find_candidates(scores, scores.max(), warpers(top_k=top_k))
         assert ids is None
         assert weights.max() == 1.0
 
@@ -72,9 +76,9 @@ def test_min_p_keeps_what_is_exactly_at_it() -> None:
     """And top-p counts only what min-p left: of weights 1, 1/2, 1/4, 1/8, the first two are 4/5 of the first three's
     mass plus a little, but not of all."""
     scores = np.array([0.0, -1.0, -2.0, -3.0], np.float32)
-    temperature = float(np.float32(1.0 / np.log(2.0)))
-    ids, weights = find_candidates(scores, np.float32(0.0), temperature, 0, 1.0, 0.0)
+    temperature = 1.0 / np.log(2.0)
+    ids, weights = find_candidates(scores, scores[0], warpers(temperature))
     assert ids is None
-    assert find_candidates(scores, np.float32(0.0), temperature, 0, 1.0, float(weights[2]))[0].tolist() == [0, 1, 2]
-    assert find_candidates(scores, np.float32(0.0), temperature, 0, 0.84, 0.2)[0].tolist() == [0, 1]
-    assert find_candidates(scores, np.float32(0.0), temperature, 0, 0.84, 0.0)[0].tolist() == [0, 1, 2]
+    for top_p, min_p, kept in ((1.0, weights[2], 3), (0.84, 0.2, 2), (0.84, 0.0, 3)):
+        ids, _ = find_candidates(scores, scores[0], warpers(temperature, top_p=top_p, min_p=min_p))
+        assert ids.tolist() == list(range(kept))

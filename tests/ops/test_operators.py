@@ -111,8 +111,8 @@ def softcap(x: Any, cap: float) -> list[Any]:
     return [cap * torch.tanh(exact(x) / cap)]
 
 
-def process_logits(logits: Any, hook: Any) -> list[Any]:
-    return [[row + np.float32(i) for i, row in enumerate(logits)]]
+def process_logits(logits: Any, rows: Any, hook: Any) -> list[Any]:
+    return [np.array([logits[row] + np.float32(i) for i, row in enumerate(rows)]).reshape(len(rows), logits.shape[1])]
 
 
 def edit_logits(
@@ -129,9 +129,10 @@ def edit_logits(
     penalties: Any,
 ) -> list[Any]:
     """Entry by entry, with the masks as Python's integers."""
-    edited = np.empty((len(rows), logits.shape[1]))
-    for e, (row, mask) in enumerate(zip(rows.tolist(), mask_index.tolist(), strict=True)):
-        scores = logits[row].astype(np.float64)
+    edited = np.empty((len(mask_index), logits.shape[1]))
+    sources = logits if rows is None else [logits[row] for row in rows.tolist()]
+    for e, (source, mask) in enumerate(zip(sources, mask_index.tolist(), strict=True)):
+        scores = source.astype(np.float64)
         if np.isnan(scores).any() or np.inf in scores:
             edited[e] = np.nan
             continue
@@ -157,11 +158,12 @@ def is_broken(scores: Any) -> bool:
     return bool(np.isnan(scores).any() or np.isposinf(scores).any() or np.isneginf(scores).all())
 
 
-def weights_of_candidates(scores: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> dict[int, float]:
+def weights_of_candidates(scores: Any, warpers: Any) -> dict[int, float]:
     """By sorting: the tokens in order of likelihood, cut after top-k, min-p and top-p."""
+    temperature, top_k, top_p, min_p = warpers
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     if 0 < top_k < len(order):
-        order = [i for i in order if scores[i] >= scores[order[top_k - 1]]]
+        order = [i for i in order if scores[i] >= scores[order[int(top_k) - 1]]]
     weights = {i: np.exp((float(scores[i]) - float(scores[order[0]])) / float(temperature)) for i in order}
     weights = {i: weight for i, weight in weights.items() if weight >= float(min_p)}
     mass, kept = 0.0, {}
@@ -177,10 +179,7 @@ def sample(
     logits: Any,
     edited: Any,
     edited_index: Any,
-    temperature: Any,
-    top_k: Any,
-    top_p: Any,
-    min_p: Any,
+    warpers: Any,
     seed: Any,
     choice: Any,
     position: Any,
@@ -192,10 +191,10 @@ def sample(
         if is_broken(scores):
             tokens.append(NO_CANDIDATE if np.isneginf(scores).all() else INVALID_LOGITS)
             continue
-        if temperature[row] == 0.0:
+        if warpers[row, 0] == 0.0:
             tokens.append(scores.tolist().index(max(scores)))
             continue
-        weights = weights_of_candidates(scores, temperature[row], top_k[row], top_p[row], min_p[row])
+        weights = weights_of_candidates(scores, warpers[row])
         left = draws[row] * sum(weights.values())
         for i in sorted(weights):
             left -= weights[i]
@@ -205,16 +204,14 @@ def sample(
     return [tokens]
 
 
-def warp_logits(
-    logits: Any, edited: Any, edited_index: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any
-) -> list[Any]:
+def warp_logits(logits: Any, edited: Any, edited_index: Any, warpers: Any) -> list[Any]:
     warped = []
     for row, scores in enumerate(chosen_rows(logits, edited, edited_index)):
-        if temperature[row] == 0.0 or is_broken(scores):
+        if warpers[row, 0] == 0.0 or is_broken(scores):
             warped.append(scores)
             continue
-        kept = weights_of_candidates(scores, temperature[row], top_k[row], top_p[row], min_p[row])
-        quotients = scores.astype(np.float64) / float(temperature[row])
+        kept = weights_of_candidates(scores, warpers[row])
+        quotients = scores.astype(np.float64) / float(warpers[row, 0])
         warped.append([quotient if i in kept else -np.inf for i, quotient in enumerate(quotients)])
     return [warped]
 

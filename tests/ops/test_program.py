@@ -47,7 +47,7 @@ def test_recording_names_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="even number of columns"):
         op.gated_activation(op.input("odd", (T, 3)), "silu")
     with pytest.raises(ValueError, match="max_logprobs must be within 0 and V = 4, got 5"):
-        op.logprobs(rows, op.input("i", (L,), "int32"), op.input("n", (L,), "int32"), 5)
+        op.logprobs(rows, op.input("i", (L,), "int32"), op.input("n", (L,), "int32"), 5, True)
     cache = KVCacheLayer("kv", num_kv_heads=3, block_size=16, head_size=4)
     angles, slots = op.input("angles", (T, 2)), op.input("slots", (T,), "int64")
     with pytest.raises(ValueError, match="4 columns, which do not fit the cache of kv"):

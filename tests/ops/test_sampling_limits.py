@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pelton.ops import B, C, L, M, P, Recorder
+from pelton.ops import B, C, L, M, P, Recorder, mask_words
 from pelton.ops.operator import Operator
 from pelton.ops.operators import EDIT_LOGITS, LOGPROBS, SAMPLE, WARP_LOGITS
 from pelton.ops.reference import edit_logits, logprobs, warp_logits
@@ -23,7 +23,7 @@ def edit(
         np.array([logits], np.float32),
         np.zeros(1, np.int32),
         np.full(1, -1, np.int32),
-        np.zeros((0, -(-len(logits) // 32)), np.uint32),
+        np.zeros((0, mask_words(len(logits))), np.uint32),
         np.array([0, len(bias)], np.int32),
         np.array(list(bias), np.int32),
         np.array(list(bias.values()), np.float32),
@@ -40,7 +40,7 @@ def edit(
     ("bias", "counts", "penalties", "expected"),
     [
         ({0: 3e38, 1: -3e38}, {}, (1, 0, 0), [LARGEST, -LARGEST, -np.inf]),
-        ({2: 100.0, 1: -np.inf}, {}, (1, 0, 0), [2e38, -np.inf, -np.inf]),
+        ({2: 100.0, 1: 1e38}, {}, (1, 0, 0), [2e38, -1e38, -np.inf]),
         ({}, {0: 0, 1: 0, 2: 0}, (1e-30, 0, 0), [LARGEST, -2e8, -np.inf]),
         ({}, {0: 0, 1: 0, 2: 0}, (1e30, 0, 0), [2e8, -LARGEST, -np.inf]),
         ({}, {0: 9, 1: 9, 2: 9}, (1, 1e38, 0), [-LARGEST, -LARGEST, -np.inf]),
@@ -66,7 +66,8 @@ def test_zero_is_not_positive_and_the_rest_is_untouched() -> None:
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 64, 65])
 def test_masks_of_every_width(vocab_size: int) -> None:
     """Bits beyond the vocabulary mean nothing; -1 is no mask, whatever the masks say."""
-    num_words = -(-vocab_size // 32)
+    num_words = mask_words(vocab_size)
+    assert num_words == len(range(0, vocab_size, 32))
     for allowed in range(vocab_size):
         masks = np.zeros((2, num_words), np.uint32)
         masks[1, allowed // 32] = 1 << allowed % 32
@@ -85,11 +86,10 @@ def test_masks_of_every_width(vocab_size: int) -> None:
 def test_warped_logits_of_low_temperatures_stay_finite() -> None:
     """Rows of temperatures at which quotients overflow: their softmax is what the sampler draws from."""
     row = [4.0, 3.5, -2.0, -np.inf, 4.0]
-    temperature = np.array([1e-45, 1e-38, 1e-38, 2e-38], np.float32)
+    warpers = np.array([[1e-45, 0, 1, 0], [1e-38, 0, 1, 0], [1e-38, 0, 1, 0], [2e-38, 0, 1, 0.5]], np.float32)
     logits = np.array([row, row, [-x for x in [4.0, 3.5, 2.0, np.inf, 5.0]], row], np.float32)
     warped = np.empty_like(logits)
-    options = np.zeros(4, np.int32), np.ones(4, np.float32), np.array([0, 0, 0, 0.5], np.float32)
-    warp_logits(logits, logits[:0], np.full(4, -1, np.int32), temperature, *options, warped)
+    warp_logits(logits, logits[:0], np.full(4, -1, np.int32), warpers, warped)
     assert warped[0].tolist() == [0.0, -LARGEST, -LARGEST, -np.inf, 0.0]
     np.testing.assert_allclose(warped[1], [0.0, -5e37, -LARGEST, -np.inf, 0.0], rtol=1e-6)
     np.testing.assert_allclose(warped[2], [-LARGEST, -LARGEST, -2e38, -np.inf, -LARGEST], rtol=1e-6)
@@ -122,13 +122,14 @@ def record(**changes: Any) -> None:
         "penalty_counts": ((P,), "int32"),
         "penalties": ((C, 3), "float32"),
     }
-    op.edit_logits(*(op.input(name, *spec) for name, spec in (shapes | changes).items()))
+    op.edit_logits(*(spec and op.input(name, *spec) for name, spec in (shapes | changes).items()))
 
 
 @pytest.mark.parametrize(
     ("name", "spec", "message"),
     [
         ("masks", ((M, 1), "uint32"), r"masks must be uint32 \[M, 2\], got uint32 \[M, 1\]"),
+        ("rows", None, r"mask_index must be int32 \[L\], got int32 \[C\]"),
         ("mask_index", ((L,), "int32"), r"mask_index must be int32 \[C\], got int32 \[L\]"),
         ("bias_start", ((C,), "int32"), r"bias_start must be int32 \[C\+1\], got int32 \[C\]"),
         ("bias", ((P,), "float32"), r"bias must be float32 \[B\], got float32 \[P\]"),

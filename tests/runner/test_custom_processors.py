@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pelton import SamplingParams
-from pelton.runner.custom_processors import CustomProcessors
+from pelton.runner.custom_processors import CustomProcessors, ProcessorCall, make_functions
 from pelton.sampling.logits_processor import LogitsProcessor
-from tests.support.requests import core_request
 
 TOKENS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.int32)
+TOKENS.flags.writeable = False
 
 
 class Scripted(LogitsProcessor):
@@ -51,15 +51,22 @@ class Scripted(LogitsProcessor):
 
 
 def run(*do: str | None, processors=None) -> tuple[np.ndarray, CustomProcessors]:
-    custom = CustomProcessors(processors or [Scripted()])
-    for row, what in enumerate(do):
-        extra_args = None if what is None else {"do": what}
-        custom.set_row(row, core_request(str(row), [1, 2], SamplingParams(extra_args=extra_args)))
-    num = len(do)
-    custom.prepare(np.arange(num), np.full(num, 2, np.int32), np.full(num, 3), TOKENS)
-    logits = np.ones((num, 3), np.float32)
+    custom = CustomProcessors()
+    custom.prepare(calls(*do, processors=processors))
+    logits = np.ones((len(do), 3), np.float32)
     custom.apply(logits)
     return logits, custom
+
+
+def calls(*do: str | None, processors=None) -> list[ProcessorCall]:
+    """Of rows that do these; a row that does nothing is edited, but has no functions."""
+    made = []
+    for row, what in enumerate(do):
+        params = SamplingParams(extra_args=None if what is None else {"do": what})
+        functions = make_functions(processors or [Scripted()], params)
+        if functions:
+            made.append(ProcessorCall(row, functions, TOKENS[row, :2], TOKENS[row, 2:3]))
+    return made
 
 
 def test_rows_are_changed_in_place_or_replaced():
@@ -79,8 +86,8 @@ def test_they_see_prompt_and_output():
 @pytest.mark.parametrize(
     ("do", "words"),
     [
-        ("raise", "RuntimeError: broken"),
-        ("refuse", "Scripted failed: KeyError: 'no such thing'"),
+        ("raise", "Scripted.* failed: RuntimeError: broken"),
+        ("refuse", "logits processor Scripted failed: KeyError: 'no such thing'"),
         ("shape", r"must return logits \[3\] or None, got shape \[1\]"),
         ("write tokens", "read-only"),
         ("nan", "made logits that are NaN or infinity"),
@@ -91,9 +98,10 @@ def test_a_failure_is_of_its_row_only(do, words):
     assert logits[1].tolist() == [2, 2, 2]
     assert custom.errors.keys() == {0}
     assert re.search(words, custom.errors[0])
-    custom.clear_row(0)
-    custom.prepare(np.array([0]), np.array([2], np.int32), np.array([3]), TOKENS)
+    custom.prepare([])
+    custom.apply(logits)
     assert custom.errors == {}
+    assert logits[1].tolist() == [2, 2, 2]
 
 
 def test_several_act_in_their_order():
@@ -105,7 +113,7 @@ def test_ruling_out_is_allowed_and_broken_logits_are_not_theirs():
     logits, custom = run("rule out", "return")
     assert logits[0].tolist() == [-np.inf] * 3
     assert custom.errors == {}
-    custom.prepare(np.arange(2), np.array([2, 2], np.int32), np.array([3, 3]), TOKENS)
+    custom.prepare(calls("return", "raise"))
     logits[:] = np.nan
     custom.apply(logits)
     assert custom.errors == {}

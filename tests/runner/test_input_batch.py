@@ -5,7 +5,6 @@ import pytest
 
 from pelton import SamplingParams
 from pelton.core.kv_spec import KVCacheGroup
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.sampling_state import SamplingState
 from tests.support.fakes import full_spec, sliding_spec
@@ -17,7 +16,7 @@ SAMPLED = SamplingParams(temperature=0.5, top_k=7, top_p=0.25, seed=2**64 - 1, l
 
 def two_groups(max_num_seqs=3, max_model_len=12):
     groups = [KVCacheGroup(full_spec(4), (0,)), KVCacheGroup(sliding_spec(6, 4), (1,))]
-    sampling = SamplingState(max_num_seqs, 100, CustomProcessors([]))
+    sampling = SamplingState(max_num_seqs, 100)
     return InputBatch(groups, max_num_seqs, max_model_len, sampling)
 
 
@@ -48,7 +47,7 @@ def test_chunk_and_decode_in_one_step():
     check(inputs.block_tables[1][:, 0], [7, 3], np.int32)
     assert inputs.block_tables[0].shape == (2, 3)
     check(inputs.logits_rows, [7], np.int32)
-    check(inputs.sampling.temperature, [0.0], np.float32)
+    check(inputs.sampling.warpers, [[0, 0, 1, 0]], np.float32)
     check(inputs.sampling.num_logprobs, [-1], np.int32)
     check(inputs.sampling.position, [3], np.int32)
     batch.append_sampled(inputs, np.array([23], np.int32))
@@ -63,9 +62,7 @@ def test_chunk_and_decode_in_one_step():
     check(inputs.slot_mapping[1], [15, 33, 34], np.int64)
     check(inputs.block_tables[0][:, 0], [9, 5], np.int32)
     check(inputs.logits_rows, [0, 2], np.int32)
-    check(inputs.sampling.temperature, [0.0, 0.5], np.float32)
-    check(inputs.sampling.top_k, [0, 7], np.int32)
-    check(inputs.sampling.top_p, [1.0, 0.25], np.float32)
+    check(inputs.sampling.warpers, [[0, 0, 1, 0], [0.5, 7, 0.25, 0]], np.float32)
     check(inputs.sampling.seed, np.array([0, 2**64 - 1], np.uint64), np.uint64)
     check(inputs.sampling.choice, [0, 0], np.int32)
     check(inputs.sampling.position, [4, 7], np.int32)
@@ -102,9 +99,7 @@ def test_rows_are_reused():
     assert len(batch) == 1
     check(inputs.token_ids, [50, 51], np.int32)
     check(inputs.slot_mapping[0], [4, 5], np.int64)
-    check(inputs.sampling.temperature, [0.0], np.float32)
-    check(inputs.sampling.top_k, [0], np.int32)
-    check(inputs.sampling.top_p, [1.0], np.float32)
+    check(inputs.sampling.warpers, [[0, 0, 1, 0]], np.float32)
     check(inputs.sampling.num_logprobs, [-1], np.int32)
     batch.append_sampled(inputs, np.array([52], np.int32))
     inputs = run(batch, step_of({"new": (1, 2, 1)}, blocks={"new": [[3], [4]]}))
@@ -124,23 +119,22 @@ def test_a_preempted_request_comes_back_whole():
 
 
 @pytest.mark.parametrize(
-    ("fields", "attribute", "expected"),
+    ("fields", "expected"),
     [
-        ({"temperature": 1e300}, "temperature", np.finfo(np.float32).max),
-        ({"temperature": 1e-300}, "temperature", np.finfo(np.float32).tiny),
-        ({"temperature": 0}, "temperature", 0.0),
-        ({"top_p": 1e-300}, "top_p", np.finfo(np.float32).tiny),
-        ({"min_p": 0}, "min_p", 0.0),
-        ({"top_k": -1}, "top_k", 0),
-        ({"top_k": 2**63 - 1}, "top_k", 2**31 - 1),
-        ({"logprobs": 0}, "num_logprobs", 0),
+        ({"temperature": 1e300}, [np.finfo(np.float32).max, 0, 1, 0]),
+        ({"temperature": 1e-300}, [np.finfo(np.float32).tiny, 0, 1, 0]),
+        ({"temperature": 0, "min_p": 1}, [0, 0, 1, 1]),
+        ({"top_p": 1e-300}, [1, 0, np.finfo(np.float32).tiny, 0]),
+        ({"top_k": -1}, [1, 0, 1, 0]),
+        ({"top_k": 2**63 - 1}, [1, 100, 1, 0]),
     ],
 )
-def test_extreme_parameters_fit_the_arrays(fields, attribute, expected):
+def test_extreme_parameters_fit_the_arrays(fields, expected):
     batch = two_groups()
-    new = new_request("a", [1], SamplingParams(seed=0, **fields), [[1], [2]])
+    new = new_request("a", [1], SamplingParams(seed=0, logprobs=0, **fields), [[1], [2]])
     inputs = run(batch, step_of({"a": (1, 0, 1)}, new=[new]))
-    assert getattr(inputs.sampling, attribute)[0] == expected
+    check(inputs.sampling.warpers, np.array([expected], np.float32), np.float32)
+    check(inputs.sampling.num_logprobs, [0], np.int32)
 
 
 def test_sampling_needs_a_seed():

@@ -3,26 +3,39 @@
 import numpy as np
 
 from pelton import SamplingParams
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.sampling_state import SamplingState
+from pelton.sampling.logits_processor import LogitsProcessor
 from tests.support.requests import core_request
 
 V = 40
 TOKENS = np.zeros((5, 20), np.int32)
 
 
+class Marked(LogitsProcessor):
+    """For requests with a minimal probability."""
+
+    def new_request(self, params):
+        return self.change if params.min_p else None
+
+    def change(self, prompt_ids, output_ids, logits):
+        return None
+
+
+MARKED = Marked()
+
+
 def make_state(**rows: tuple[list[int], list[int], SamplingParams]) -> SamplingState:
     """Row number -> prompt, output, parameters."""
-    state = SamplingState(5, V, CustomProcessors([]))
+    state = SamplingState(5, V, [MARKED])
     for name, (prompt, output, params) in rows.items():
         row = int(name[1:])
         TOKENS[row, : len(prompt) + len(output)] = prompt + output
-        state.set_row(row, core_request(name, prompt, params, eos=[2], choice=row), output)
+        state.set_row(row, core_request(name, prompt, params, eos=[2], choice=row))
     return state
 
 
 def edits_of(state: SamplingState, rows: list[int], positions: list[int]):
-    return state.edit_inputs(np.array(rows), np.array(positions), TOKENS)
+    return state.edits(np.array(rows), np.array(positions), TOKENS)[0]
 
 
 def check(array, expected, dtype):
@@ -35,10 +48,7 @@ def test_parameters_by_row():
     inputs = make_state(r0=([1], [], SamplingParams(temperature=0)), r3=([1], [], params)).inputs(
         np.array([3, 0, 3]), np.array([1, 5, 2])
     )
-    check(inputs.temperature, [0.5, 0, 0.5], np.float32)
-    check(inputs.top_p, [0.25, 1, 0.25], np.float32)
-    check(inputs.top_k, [9, 0, 9], np.int32)
-    check(inputs.min_p, [0.125, 0, 0.125], np.float32)
+    check(inputs.warpers, [[0.5, 9, 0.25, 0.125], [0, 0, 1, 0], [0.5, 9, 0.25, 0.125]], np.float32)
     check(inputs.seed, np.array([2**63, 0, 2**63], np.uint64), np.uint64)
     check(inputs.choice, [3, 0, 3], np.int32)
     check(inputs.position, [1, 5, 2], np.int32)
@@ -69,22 +79,48 @@ def test_edits_of_several_rows():
     check(edits.edited_rows, [0, 2, 3, 4], np.int32)
     check(edits.mask_index, [-1, 0, -1, 1], np.int32)
     check(edits.masks, [[1, 1 << 7], [1 << 3, 0]], np.uint32)
-    check(edits.bias_start, [0, 2, 3, 3, 3], np.int32)
-    check(edits.bias_ids, [4, 5, 2], np.int32)
-    check(edits.bias, [1, -1, -np.inf], np.float32)
+    check(edits.bias_start, [0, 2, 2, 2, 2], np.int32)
+    check(edits.bias_ids, [4, 5], np.int32)
+    check(edits.bias, [1, -1], np.float32)
     check(edits.penalty_start, [0, 0, 0, 3, 3], np.int32)
     check(edits.penalty_ids, [7, 8, 9], np.int32)
     check(edits.penalty_counts, [0, 1, 1], np.int32)
     check(edits.penalties, [[1, 0.5, 0], [1, 0, 0], [1.5, 0, 0.25], [1, 0, 0]], np.float32)
 
 
-def test_sampled_tokens_count():
-    state = make_state(r1=([7], [], SamplingParams(temperature=0, frequency_penalty=0.5)))
-    state.append_sampled(np.array([0, 1]), np.array([30, 31], np.int32))
-    state.append_sampled(np.array([1]), np.array([31], np.int32))
+def test_every_row_of_a_request_has_the_counts_of_its_position():
+    """As with tokens that are guessed and verified: after [], [7] and [7, 7] in one step."""
+    params = SamplingParams(temperature=0, frequency_penalty=0.5, bad_words=["x"], min_tokens=1)
+    state = SamplingState(5, V)
+    TOKENS[1, :3] = [9, 7, 7]
+    state.set_row(1, core_request("a", [9], params, eos=[2], bad_words_token_ids=[[7, 7, 31]]))
+    edits = edits_of(state, [1, 1, 1], [1, 2, 3])
+    check(edits.penalty_start, [0, 0, 1, 2], np.int32)
+    check(edits.penalty_ids, [7, 7], np.int32)
+    check(edits.penalty_counts, [1, 2], np.int32)
+    check(edits.mask_index, [0, -1, 1], np.int32)
+    check(edits.masks[:, 0], [2**32 - 1 - 4, 2**31 - 1], np.uint32)
+    TOKENS[1, 2] = 5  # the second guess was wrong
     edits = edits_of(state, [1], [3])
-    check(edits.penalty_ids, [31], np.int32)
-    check(edits.penalty_counts, [2], np.int32)
+    check(edits.penalty_ids, [7, 5], np.int32)
+    check(edits.penalty_counts, [1, 1], np.int32)
+
+
+def test_rows_with_processors_of_their_own_are_edited():
+    state = make_state(
+        r0=([1], [4], SamplingParams(temperature=0)),
+        r1=([1, 2], [3], SamplingParams(temperature=0, min_p=0.5)),
+        r2=([1], [5], SamplingParams(temperature=0, logit_bias={4: 1.0})),
+    )
+    edits, calls = state.edits(np.array([2, 0, 1]), np.array([2, 2, 3]), TOKENS)
+    check(edits.edited_rows, [0, 2], np.int32)
+    check(edits.mask_index, [-1, -1], np.int32)
+    (call,) = calls
+    assert (call.index, list(call.functions)) == (1, [MARKED.change])
+    assert (call.prompt_ids.tolist(), call.output_ids.tolist()) == ([1, 2], [3])
+    assert not call.prompt_ids.flags.writeable
+    assert not call.output_ids.flags.writeable
+    assert TOKENS.flags.writeable
 
 
 def test_min_tokens_alone_is_no_edit_once_it_is_reached():
@@ -95,7 +131,7 @@ def test_min_tokens_alone_is_no_edit_once_it_is_reached():
 
 def test_a_row_forgets_its_last_request():
     state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
-    state.set_row(0, core_request("new", [1], SamplingParams(temperature=0)), [])
+    state.set_row(0, core_request("new", [1], SamplingParams(temperature=0)))
     assert len(edits_of(state, [0], [1]).edited_rows) == 0
     state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
     state.clear_row(0)

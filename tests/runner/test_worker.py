@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 
 from pelton import LLM, SamplingParams
+from pelton.sampling.logits_processor import LogitsProcessor
 from tests.support.tiny_llama import tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
@@ -46,3 +47,16 @@ def test_a_model_that_nobody_uses_is_freed_at_once():
         tracemalloc.stop()
         gc.enable()
     assert sizes[2] - sizes[1] < 100_000, sizes  # the arenas of its programs are hundreds of times as large
+
+
+class Unmade(LogitsProcessor):
+    def __init__(self):
+        raise OSError("no table")
+
+    def new_request(self, params):
+        return None
+
+
+def test_a_logits_processor_that_cannot_be_made_is_named():
+    with pytest.raises(ValueError, match=r"^logits processor Unmade cannot be made: OSError: no table$"):
+        LLM(model=tiny_llama(), max_model_len=64, logits_processors=[Unmade])

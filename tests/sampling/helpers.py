@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pelton.config import DecoderConfig, RopeConfig
+from pelton.config import DecoderConfig, RopeConfig, SamplingConfig
 from pelton.loader import load_weights, open_checkpoint
 from pelton.models import create_model
-from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, Value
+from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, Value, mask_words
 from pelton.sampling import record_head
 from tests.models.helpers import BLOCK_SIZE, Engine
 from tests.support.prompts import prompts
@@ -53,21 +53,30 @@ class Edit:
     repetition: float = 1.0
     frequency: float = 0.0
     presence: float = 0.0
+    banned: Iterable[int] = ()
+
+    def mask(self, vocab_size: int) -> np.ndarray | None:
+        """Whether each token may be sampled."""
+        if self.allowed is None and not self.banned:
+            return None
+        ids = np.arange(vocab_size)
+        allowed = np.ones(vocab_size, bool) if self.allowed is None else np.isin(ids, list(self.allowed))
+        return allowed & ~np.isin(ids, list(self.banned))
 
 
 def edit_arrays(edits: Sequence[Edit | None], vocab_size: int) -> dict[str, np.ndarray]:
     """The head's inputs for row l having edits[l]. Rows are edited in reverse order, to tell rows from edits."""
     edited_rows = [row for row, edit in enumerate(edits) if edit is not None][::-1]
     present = [edits[row] for row in edited_rows]
-    masks = [np.isin(np.arange(-(-vocab_size // 32) * 32), list(e.allowed)) for e in present if e.allowed is not None]
-    has_mask = np.array([edit.allowed is not None for edit in present], bool)
+    masks = [edit.mask(vocab_size) for edit in present]
+    has_mask = np.array([mask is not None for mask in masks], bool)
     edited_index = np.full(len(edits), -1, np.int32)
     edited_index[edited_rows] = np.arange(len(edited_rows))
     return {
         "edited_index": edited_index,
         "edited_rows": np.array(edited_rows, np.int32),
         "mask_index": np.where(has_mask, np.cumsum(has_mask) - 1, -1).astype(np.int32),
-        "masks": _packed(np.array(masks, bool).reshape(len(masks), -(-vocab_size // 32), 32)),
+        "masks": _packed([mask for mask in masks if mask is not None], vocab_size),
         "bias_start": np.cumsum([0, *(len(edit.bias) for edit in present)], dtype=np.int32),
         "bias_ids": np.array([i for edit in present for i in edit.bias], np.int32),
         "bias": np.array([x for edit in present for x in edit.bias.values()], np.float32),
@@ -78,8 +87,26 @@ def edit_arrays(edits: Sequence[Edit | None], vocab_size: int) -> dict[str, np.n
     }
 
 
-def _packed(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(-1).astype(np.uint32)
+def _packed(masks: Sequence[np.ndarray], vocab_size: int) -> np.ndarray:
+    bits = np.zeros((len(masks), mask_words(vocab_size) * 32), np.uint64)
+    for row, mask in enumerate(masks):
+        bits[row, :vocab_size] = mask
+    words = bits.reshape(len(masks), mask_words(vocab_size), 32) << np.arange(32, dtype=np.uint64)
+    return words.sum(-1).astype(np.uint32)
+
+
+def warpers(
+    num_rows: int, temperature: object = 1.0, top_k: object = 0, top_p: object = 1.0, min_p: object = 0.0
+) -> np.ndarray:
+    """Values for all rows, or one for each. -> [num_rows, 4]"""
+    values = (np.broadcast_to(np.array(value, np.float32), num_rows) for value in (temperature, top_k, top_p, min_p))
+    return np.stack(list(values), axis=1)
+
+
+def flags(mode: str) -> dict[str, bool]:
+    """What a `logprobs_mode` means to the head."""
+    config = SamplingConfig(logprobs_mode=mode)
+    return {"processed": config.reports_processed, "normalized": not config.reports_logits}
 
 
 def run(
@@ -97,11 +124,8 @@ def run(
     num_rows, vocab_size = len(logits_rows), logits.shape[1]
     if not isinstance(edits, Sequence):
         edits = [edits] * num_rows
+    warped = {name: operands.pop(name) for name in ("temperature", "top_k", "top_p", "min_p") if name in operands}
     values: dict[str, tuple[object, str]] = {
-        "temperature": (1.0, "float32"),
-        "top_k": (0, "int32"),
-        "top_p": (1.0, "float32"),
-        "min_p": (0.0, "float32"),
         "seed": (0, "uint64"),
         "choice": (0, "int32"),
         "position": (0, "int32"),
@@ -111,6 +135,7 @@ def run(
     inputs = {
         "hidden": logits,
         "logits_rows": logits_rows,
+        "warpers": warpers(num_rows, **warped),
         **{name: np.broadcast_to(np.array(value, dtype), num_rows) for name, (value, dtype) in values.items()},
         **edit_arrays(edits, vocab_size),
     }
@@ -122,7 +147,7 @@ def run(
         B: len(inputs["bias"]),
         P: len(inputs["penalty_ids"]),
     }
-    program = record_head(Identity(vocab_size), max_logprobs, mode, hook)
+    program = record_head(Identity(vocab_size), max_logprobs, hook=hook, **flags(mode))
     return Interpreter(program, sizes).run(sizes, inputs)
 
 

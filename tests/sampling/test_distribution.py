@@ -17,7 +17,6 @@ PARAMETERS = {
     "top_k": {"top_k": 4},
     "top_k of 1": {"top_k": 1},
     "top_k beyond the vocabulary": {"top_k": 99},
-    "top_k of -1": {"top_k": -1},
     "top_p": {"top_p": 0.8},
     "tiny top_p": {"top_p": 1e-6},
     "min_p": {"min_p": 0.1},
@@ -31,11 +30,11 @@ PARAMETERS = {
 EDITS = {
     "no edit": None,
     "bias": Edit(bias={0: 1.5, 3: -2.0, 9: 3.0}),
-    "ban": Edit(bias={int(ROW.argmax()): -np.inf}),
+    "ban": Edit(banned=[int(ROW.argmax())]),
     "allowed": Edit(allowed=[1, 2, 5, 7, 8, 9]),
     "penalties": Edit(counts={0: 1, 2: 3, 4: 0, 7: 2}, repetition=1.4, frequency=0.3, presence=0.5),
     "rewards": Edit(counts={1: 2, 5: 0}, repetition=0.7, frequency=-0.5, presence=-1.0),
-    "everything": Edit([0, 2, 3, 4, 6, 7, 8], {2: 1.0, 8: -np.inf}, {0: 2, 2: 0, 5: 3, 6: 1}, 1.2, 0.2, -0.4),
+    "everything": Edit([0, 2, 3, 4, 6, 7, 8], {2: 1.0}, {0: 2, 2: 0, 5: 3, 6: 1}, 1.2, 0.2, -0.4, [8]),
 }
 CASES = [(name, "no edit") for name in PARAMETERS] + [(name, edit) for name in ("nothing", "all") for edit in EDITS]
 
@@ -46,7 +45,7 @@ def edited(scores: np.ndarray, edit: Edit | None) -> np.ndarray:
     if edit is None:
         return scores
     for token_id in range(len(scores)):
-        if edit.allowed is not None and token_id not in edit.allowed:
+        if token_id in edit.banned or (edit.allowed is not None and token_id not in edit.allowed):
             scores[token_id] = -np.inf
         scores[token_id] += edit.bias.get(token_id, 0.0)
         if token_id in edit.counts:

@@ -7,14 +7,14 @@ import torch
 from pelton.config.sampling import LOGPROBS_MODES
 from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Interpreter, L, M, P, T
 from pelton.sampling import record_head, record_scorer
-from tests.sampling.helpers import Edit, Identity, edit_arrays, run
+from tests.sampling.helpers import Edit, Identity, edit_arrays, flags, run, warpers
 
 RNG = np.random.default_rng(7)
 LOGITS = RNG.standard_normal((30, 50), dtype=np.float32) * 4
 
 
 class FavourToken:
-    """A hook that adds to one token, in every row."""
+    """A hook that adds to one token, in every edited row."""
 
     def __init__(self, token_id: int, bias: float) -> None:
         self.token_id = token_id
@@ -29,9 +29,10 @@ def random_edit(rng: np.random.Generator, vocab_size: int) -> Edit | None:
         return None
     ids = rng.permutation(vocab_size)
     allowed = None if rng.random() < 0.5 else ids[: vocab_size // 2].tolist()
-    bias = {int(i): float(rng.choice([1.0, -3.0, -np.inf])) for i in ids[: rng.integers(0, 9)]}
+    bias = {int(i): float(rng.choice([1.0, -3.0])) for i in ids[: rng.integers(0, 9)]}
     counts = {int(i): int(rng.integers(0, 4)) for i in ids[5 : rng.integers(5, 30)]}
-    return Edit(allowed, bias, counts, *rng.choice([[1.0, 0.0, 0.0], [1.3, 0.0, 0.0], [1.1, 0.5, -0.5]]).tolist())
+    penalties = rng.choice([[1.0, 0.0, 0.0], [1.3, 0.0, 0.0], [1.1, 0.5, -0.5]]).tolist()
+    return Edit(allowed, bias, counts, *penalties, banned=ids[: rng.integers(0, 4)].tolist())
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:
@@ -39,7 +40,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert run(logits, temperature=0.0)["token_ids"].tolist() == [1, 0, 0]
     mixed = run(logits, temperature=[0.0, 1.0, 0.0])["token_ids"]
     assert mixed[[0, 2]].tolist() == [1, 0]
-    assert run(logits, temperature=0.0, edits=Edit(bias={1: -np.inf, 0: -1.0}))["token_ids"].tolist() == [2, 2, 3]
+    assert run(logits, temperature=0.0, edits=Edit(banned=[1], bias={0: -1.0}))["token_ids"].tolist() == [2, 2, 3]
 
 
 @pytest.mark.parametrize("mode", LOGPROBS_MODES)
@@ -74,7 +75,7 @@ def test_a_row_is_the_same_alone_and_beside_others(mode: str) -> None:
 def test_broken_logits_are_told_and_not_hidden(temperature: float, value: float) -> None:
     logits = LOGITS[:6].copy()
     logits[[1, 3, 4], 9] = value
-    hiding = Edit(allowed=[2, 3], bias={9: -np.inf})
+    hiding = Edit(allowed=[2, 3], banned=[9])
     parameters = {"top_k": [0, 0, 0, 5, 0, 0], "top_p": 0.9, "min_p": [0, 0, 0, 0, 0.1, 0], "num_logprobs": 2}
     edits = [None, None, None, None, hiding, hiding]
     out = run(logits, temperature=temperature, edits=edits, **parameters)
@@ -87,8 +88,7 @@ def test_broken_logits_are_told_and_not_hidden(temperature: float, value: float)
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_that_may_not_be_anything(temperature: float) -> None:
-    everything = dict.fromkeys(range(50), -np.inf)
-    edits = [Edit(bias=everything), None, Edit([4], {4: -np.inf}), Edit([4], {3: -np.inf})]
+    edits = [Edit(banned=range(50)), None, Edit([4], {4: 100.0}, banned=[4]), Edit([4], banned=[3])]
     for mode in LOGPROBS_MODES:
         out = run(LOGITS[:4], temperature=temperature, edits=edits, num_logprobs=2, mode=mode)
         assert out["token_ids"][[0, 2, 3]].tolist() == [NO_CANDIDATE, NO_CANDIDATE, 4]
@@ -102,8 +102,8 @@ def test_edits_of_another_number_every_step() -> None:
     head = Interpreter(record_head(Identity(50), 4), limits)
     logits_rows = np.arange(30, dtype=np.int32)
     fixed = {"hidden": LOGITS, "logits_rows": logits_rows, "seed": np.zeros(30, np.uint64)}
-    fixed |= {name: np.zeros(30, np.float32) for name in ("temperature", "min_p")} | {"top_p": np.ones(30, np.float32)}
-    fixed |= {name: np.zeros(30, np.int32) for name in ("top_k", "choice", "position", "num_logprobs")}
+    fixed |= {"warpers": warpers(30, temperature=0.0)}
+    fixed |= {name: np.zeros(30, np.int32) for name in ("choice", "position", "num_logprobs")}
     seen = set()
     for step in range(12):
         edits = [random_edit(rng, 50) if step % 4 and rng.random() < 0.5 else None for _ in range(30)]
@@ -145,10 +145,12 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
 
 
 def test_processed_logprobs_are_those_of_the_draw() -> None:
-    bias = {3: 1.0, 7: -np.inf, 9: 4.0}
-    operands = {"temperature": 0.5, "top_k": 3, "seed": np.arange(30), "num_logprobs": 4, "edits": Edit(bias=bias)}
+    bias = {3: 1.0, 9: 4.0}
+    edit = Edit(bias=bias, banned=[7])
+    operands = {"temperature": 0.5, "top_k": 3, "seed": np.arange(30), "num_logprobs": 4, "edits": edit}
     out = run(LOGITS, mode="processed_logprobs", **operands)
     scores = torch.from_numpy(LOGITS).double()
+    scores[:, 7] = -torch.inf
     for token_id, value in bias.items():
         scores[:, token_id] += value
     scores = torch.where(scores < scores.topk(3).values[:, -1:], -torch.inf, scores / 0.5)
@@ -164,15 +166,18 @@ def test_processed_logprobs_are_those_of_the_draw() -> None:
         assert np.array_equal(logits[name], out[name])
 
 
-def test_a_hook_comes_before_edits_and_is_not_in_raw_logprobs() -> None:
+def test_a_hook_sees_edited_rows_before_their_edits_and_is_not_in_raw_logprobs() -> None:
     hook = FavourToken(11, 50.0)
-    edits = [None, Edit(bias={11: -np.inf}), Edit(bias={3: 0.5})] * 10
-    banned = np.arange(30) % 3 == 1
+    edits = [Edit(), Edit(banned=[11]), None, None, Edit(bias={3: 0.5})] * 6
+    favoured = np.isin(np.arange(30) % 5, [0, 4])
+    plain = run(LOGITS, temperature=0.0)["token_ids"]
+    assert (plain[~favoured] != 11).all()
     for mode in LOGPROBS_MODES:
         parameters = {"temperature": 0.0, "num_logprobs": 4, "mode": mode}
         out = run(LOGITS, edits=edits, hook=hook, **parameters)
-        assert np.array_equal(out["token_ids"] != 11, banned)
-        best = out["top_ids"][~banned, 0] == 11
+        assert np.array_equal(out["token_ids"] == 11, favoured)
+        assert np.array_equal(out["token_ids"][~favoured], plain[~favoured])
+        best = out["top_ids"][favoured, 0] == 11
         assert best.all() if mode.startswith("processed") else not best.all()
         if mode.startswith("raw"):
             assert np.array_equal(out["top_ids"], run(LOGITS, **parameters)["top_ids"])
@@ -215,7 +220,7 @@ def test_scorer(mode: str) -> None:
         "num_logprobs": np.array([2, 2, 0, -1, 1], np.int32),
     }
     sizes = {T: 30, L: 5}
-    out = Interpreter(record_scorer(Identity(50), 3, mode), sizes).run(sizes, inputs)
+    out = Interpreter(record_scorer(Identity(50), 3, normalized=flags(mode)["normalized"]), sizes).run(sizes, inputs)
     scores = torch.from_numpy(LOGITS[logits_rows])
     if mode.endswith("logprobs"):
         scores = torch.log_softmax(scores, dim=-1)

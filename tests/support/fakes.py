@@ -21,10 +21,11 @@ from pelton.kv.block import Block
 from pelton.kv.block_pool import BlockPool
 from pelton.ops import INVALID_LOGITS
 from pelton.ops.arrays import Int32, Int64
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
-from pelton.runner.model_runner import LogprobRows, ModelRunner, StepResults
+from pelton.runner.model_runner import ModelRunner
 from pelton.runner.sampling_state import SamplingState
+from pelton.runner.step_results import LogprobRows, StepResults
+from pelton.sampling.logits_processor import make_logits_processors
 from pelton.sampling_params import SamplingParams
 
 VOCAB_SIZE = 1000
@@ -138,7 +139,6 @@ class FakeWorker:
         self._specs = list(specs)
         self.trace: list[SchedulerOutput] = []
         self.failing_steps: set[int] = set()
-        self.processors = CustomProcessors([])
         self.vocab_size = VOCAB_SIZE
 
     def kv_specs(self) -> list[KVCacheSpec]:
@@ -152,10 +152,11 @@ class FakeWorker:
 
     def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None:
         self.model = self.make_model(groups, num_blocks, max_model_len)
-        max_num_seqs, processors = self._args.scheduler.max_num_seqs, self.processors
+        max_num_seqs = self._args.scheduler.max_num_seqs
+        processors = make_logits_processors(self._args.sampling.logits_processors)
         sampling = SamplingState(max_num_seqs, self.vocab_size, processors)
         self.batch = InputBatch(groups, max_num_seqs, max_model_len, sampling)
-        self._runner = ModelRunner(self.model, self.batch, processors)
+        self._runner = ModelRunner(self.model, self.batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Failing steps break by turns: before the batch knows of them, before the model writes, and after."""

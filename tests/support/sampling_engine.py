@@ -18,11 +18,10 @@ from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
 from pelton.ops import Recorder, Value
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
-from pelton.runner.model_runner import StepResults
 from pelton.runner.step_limits import StepLimits
+from pelton.runner.step_results import StepResults
 from pelton.sampling.logits_processor import LogitsProcessor
 from tests.support.fakes import BREAKING, VOCAB_SIZE, DelayedExecutor, FakeModel, FakeWorker, PoisoningPool, full_spec
 from tests.support.tiny_llama import smollm2_tokenizer
@@ -85,17 +84,14 @@ class LogitsFromHashes(FakeModel):
 
 
 class _Worker(FakeWorker):
-    def __init__(self, args: EngineArgs, processors: Sequence[type[LogitsProcessor]]) -> None:
+    def __init__(self, args: EngineArgs) -> None:
         super().__init__(args, [full_spec(args.cache.block_size)])
         self.vocab_size = MODEL_VOCAB_SIZE
-        self._has_processors = bool(processors)
-        self.processors = CustomProcessors([processor() for processor in processors])
 
     def make_model(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> FakeModel:
         scheduler = self._args.scheduler
         limits = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, max_model_len, max_blocks=0)
-        hook = self.processors if self._has_processors else None
-        head = ReplayedHead(Identity(MODEL_VOCAB_SIZE), limits, self._args.sampling, hook)
+        head = ReplayedHead(Identity(MODEL_VOCAB_SIZE), limits, self._args.sampling)
         return LogitsFromHashes(groups, num_blocks, head)
 
 
@@ -112,8 +108,8 @@ class SamplingEngine:
     ) -> None:
         monkeypatch.setattr("pelton.kv.coordinator.BlockPool", PoisoningPool)
         engine_args = {"block_size": 4, "num_gpu_blocks_override": 2000, "max_num_seqs": 64} | engine_args
-        args = EngineArgs.create(max_model_len=MAX_MODEL_LEN, **engine_args)
-        self.worker = _Worker(args, processors)
+        args = EngineArgs.create(max_model_len=MAX_MODEL_LEN, logits_processors=processors, **engine_args)
+        self.worker = _Worker(args)
         self.core = EngineCore(
             args, DelayedExecutor(self.worker), MAX_MODEL_LEN, num_steps_in_flight=num_steps_in_flight
         )

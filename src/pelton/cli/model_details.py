@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 from pelton.config import CacheConfig, DecoderConfig, SamplingConfig
+from pelton.core.kv_spec import layer_groups
 from pelton.kv.groups import group_layers
 from pelton.kv.managers import blocks_for
 from pelton.loader import Checkpoint, load_weights
@@ -43,16 +44,14 @@ def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
     config = checkpoint.config
     model = create_model(config, block_size=CacheConfig.block_size)
     load_weights(model.parameters(), checkpoint, progress=progress)
-    layer_groups = [0] * config.num_layers
-    for index, group in enumerate(group_layers(model.kv_specs())):
-        for layer in group.layers:
-            layer_groups[layer] = index
+    groups = layer_groups(group_layers(model.kv_specs()))
     max_blocks = blocks_for(config.max_position_embeddings, CacheConfig.block_size)
-    max_logprobs = min(SamplingConfig.max_logprobs, config.vocab_size)
+    sampling = SamplingConfig()
+    max_logprobs, normalized = sampling.most_logprobs(config.vocab_size), not sampling.reports_logits
     return [
-        record_backbone(model, layer_groups, max_blocks),
-        record_head(model, max_logprobs, SamplingConfig.logprobs_mode),
-        record_scorer(model, max_logprobs, SamplingConfig.logprobs_mode),
+        record_backbone(model, groups, max_blocks),
+        record_head(model, max_logprobs, processed=sampling.reports_processed, normalized=normalized),
+        record_scorer(model, max_logprobs, normalized=normalized),
     ]
 
 

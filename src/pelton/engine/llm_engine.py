@@ -60,7 +60,7 @@ class LLMEngine:
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
-        worker = CPUWorker(args, checkpoint, logits_processors, progress=progress)
+        worker = CPUWorker(args, checkpoint, progress=progress)
         core = EngineCore(args, UniprocExecutor(worker), max_model_len)
         input_processor = InputProcessor(
             args,

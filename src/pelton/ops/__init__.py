@@ -1,6 +1,6 @@
 """The operator set, and programs over it."""
 
-from pelton.ops.dims import C1, R1, B, C, Dim, L, M, P, R, T
+from pelton.ops.dims import C1, R1, B, C, Dim, L, M, P, R, T, mask_words
 from pelton.ops.interpreter import Interpreter
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.logits_hook import LogitsHook
@@ -33,5 +33,6 @@ __all__ = [
     "Recorder",
     "T",
     "Value",
+    "mask_words",
     "pack_linear",
 ]

@@ -45,6 +45,11 @@ P = Dim("P")
 """Entries of the edited rows' penalties."""
 
 
+def mask_words(vocab_size: int) -> int:
+    """Width of a mask over the vocabulary, with a bit for every token: words of 32 bits."""
+    return -(-vocab_size // 32)
+
+
 def concrete(shape: Shape, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
     """The shape with every named dimension replaced by its size."""
     return tuple(n if isinstance(n, int) else sizes[n.base] + n.plus for n in shape)

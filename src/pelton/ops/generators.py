@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from pelton.ops.arrays import Float32, Int32
-from pelton.ops.dims import B, C, Dim, L, M, P, R, T
+from pelton.ops.dims import B, C, Dim, L, M, P, R, T, mask_words
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.packed_linear import pack_linear
 from pelton.ops.qk_norm import QKNorm
@@ -126,7 +126,8 @@ class AddRowNumber:
 
 
 def process_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
-    return _logits(rng, sizes[L], int(rng.integers(1, 400))), AddRowNumber()
+    rows = _integers(rng, 0, max(1, sizes[L]), sizes[C])
+    return _logits(rng, sizes[L], int(rng.integers(1, 400))), rows, AddRowNumber()
 
 
 def edit_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
@@ -135,21 +136,20 @@ def edit_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     bias_start, penalty_start = _bounds(rng, num_edited, sizes[B]), _bounds(rng, num_edited, sizes[P])
     most = max([1, *np.diff(bias_start), *np.diff(penalty_start)])
     vocab_size = int(rng.integers(most, most + 400))
-    masks = rng.integers(0, 2**32, (sizes[M], -(-vocab_size // 32)), dtype=np.uint32)
-    bias = _normal(rng, sizes[B]) * 10
-    bias[rng.random(sizes[B]) < 0.2] = -np.inf
+    masks = rng.integers(0, 2**32, (sizes[M], mask_words(vocab_size)), dtype=np.uint32)
     counts = _integers(rng, 1, 30, sizes[P]) * _integers(rng, 0, 2, sizes[P])
     penalties = rng.choice(
         np.array([[1, 0, 0], [1.3, 0, 0], [1, 0.7, 0], [1, 0, -1.5], [0.8, -1, 2]], np.float32), num_edited
     )
+    has_rows = rng.random() < 0.7
     return (
-        _logits(rng, sizes[L], vocab_size),
-        _integers(rng, 0, max(1, sizes[L]), num_edited),
+        _logits(rng, sizes[L] if has_rows else num_edited, vocab_size),
+        _integers(rng, 0, max(1, sizes[L]), num_edited) if has_rows else None,
         _integers(rng, -1, sizes[M], num_edited),
         masks,
         bias_start,
         _distinct_ids(rng, bias_start, vocab_size),
-        bias,
+        _normal(rng, sizes[B]) * 10,
         penalty_start,
         _distinct_ids(rng, penalty_start, vocab_size),
         counts,
@@ -189,13 +189,13 @@ def sample(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
 
 def warp_logits(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:
     rows, vocab_size = sizes[L], int(rng.integers(1, 400))
-    temperature = rng.choice(np.array([0.0, 1e-30, 0.5, 1.0, 3.0], np.float32), rows)
-    top_k = rng.choice(np.array([-1, 0, 1, 5, vocab_size, 2**31 - 1], np.int32), rows)
-    top_p = rng.choice(np.array([1e-6, 0.3, 0.9, 1.0], np.float32), rows)
-    min_p = rng.choice(np.array([0.0, 0.02, 0.3, 1.0], np.float32), rows)
+    warpers = [
+        rng.choice(np.array(values, np.float32), rows)
+        for values in ([0.0, 1e-30, 0.5, 1.0, 3.0], [0, 1, 5, vocab_size], [1e-6, 0.3, 0.9, 1.0], [0.0, 0.02, 0.3, 1.0])
+    ]
     logits, edited = _logits(rng, rows, vocab_size), _logits(rng, sizes[C], vocab_size)
     edited_index = _integers(rng, -1, sizes[C], rows)
-    return logits, edited, edited_index, temperature, top_k, top_p, min_p
+    return logits, edited, edited_index, np.stack(warpers, axis=1)
 
 
 def logprobs(rng: Generator, sizes: Sizes) -> tuple[Any, ...]:

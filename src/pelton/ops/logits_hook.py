@@ -12,4 +12,4 @@ class LogitsHook(Protocol):
     """
 
     def apply(self, logits: Float32) -> None:
-        """Change the rows of logits [L, V] in place. What it raises fails the step."""
+        """Change the rows of logits [C, V] in place. What it raises fails the step."""

@@ -4,7 +4,7 @@ Shape inference works on value handles and on arrays alike.
 """
 
 from pelton.ops import generators, reference
-from pelton.ops.dims import Dim, Shape, shape_str
+from pelton.ops.dims import Dim, Shape, mask_words, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.logits_hook import LogitsHook
 from pelton.ops.operator import ArraySpec, Operator, Shaped, Tolerance
@@ -129,13 +129,15 @@ def _softcap(x: Shaped, cap: float) -> Specs:
     return (ArraySpec("capped", _expect_matrix("x", x)),)
 
 
-def _process_logits(logits: Shaped, hook: LogitsHook) -> Specs:
-    return (ArraySpec("processed", _expect_matrix("logits", logits)),)
+def _process_logits(logits: Shaped, rows: Shaped, hook: LogitsHook) -> Specs:
+    _, vocab_size = _expect_matrix("logits", logits)
+    _expect("rows", rows, rows.shape[:1], "int32")
+    return (ArraySpec("processed", (rows.shape[0], vocab_size)),)
 
 
 def _edit_logits(
     logits: Shaped,
-    rows: Shaped,
+    rows: Shaped | None,
     mask_index: Shaped,
     masks: Shaped,
     bias_start: Shaped,
@@ -147,10 +149,11 @@ def _edit_logits(
     penalties: Shaped,
 ) -> Specs:
     _, vocab_size = _expect_matrix("logits", logits)
-    num_edited = rows.shape[0]
-    _expect("rows", rows, (num_edited,), "int32")
+    num_edited = (logits if rows is None else rows).shape[0]
+    if rows is not None:
+        _expect("rows", rows, (num_edited,), "int32")
     _expect("mask_index", mask_index, (num_edited,), "int32")
-    _expect("masks", masks, (masks.shape[0], -(-vocab_size // 32)), "uint32")
+    _expect("masks", masks, (masks.shape[0], mask_words(vocab_size)), "uint32")
     _expect("bias_start", bias_start, (num_edited + 1,), "int32")
     _expect("bias_ids", bias_ids, bias_ids.shape[:1], "int32")
     _expect("bias", bias, bias_ids.shape)
@@ -165,50 +168,28 @@ def _sample(
     logits: Shaped,
     edited: Shaped,
     edited_index: Shaped,
-    temperature: Shaped,
-    top_k: Shaped,
-    top_p: Shaped,
-    min_p: Shaped,
+    warpers: Shaped,
     seed: Shaped,
     choice: Shaped,
     position: Shaped,
 ) -> Specs:
-    rows, _ = _expect_warpers(logits, edited, edited_index, temperature, top_k, top_p, min_p)
+    rows, _ = _expect_warped(logits, edited, edited_index, warpers)
     _expect("seed", seed, (rows,), "uint64")
     _expect("choice", choice, (rows,), "int32")
     _expect("position", position, (rows,), "int32")
     return (ArraySpec("token_ids", (rows,), "int32"),)
 
 
-def _warp_logits(
-    logits: Shaped,
-    edited: Shaped,
-    edited_index: Shaped,
-    temperature: Shaped,
-    top_k: Shaped,
-    top_p: Shaped,
-    min_p: Shaped,
-) -> Specs:
-    return (ArraySpec("warped", _expect_warpers(logits, edited, edited_index, temperature, top_k, top_p, min_p)),)
+def _warp_logits(logits: Shaped, edited: Shaped, edited_index: Shaped, warpers: Shaped) -> Specs:
+    return (ArraySpec("warped", _expect_warped(logits, edited, edited_index, warpers)),)
 
 
-def _expect_warpers(
-    logits: Shaped,
-    edited: Shaped,
-    edited_index: Shaped,
-    temperature: Shaped,
-    top_k: Shaped,
-    top_p: Shaped,
-    min_p: Shaped,
-) -> tuple[Dim | int, int]:
+def _expect_warped(logits: Shaped, edited: Shaped, edited_index: Shaped, warpers: Shaped) -> tuple[Dim | int, int]:
     """Rows with their warpers. -> shape of the logits."""
     rows, vocab_size = _expect_matrix("logits", logits)
     _expect("edited", edited, (edited.shape[0], vocab_size))
     _expect("edited_index", edited_index, (rows,), "int32")
-    _expect("temperature", temperature, (rows,))
-    _expect("top_k", top_k, (rows,), "int32")
-    _expect("top_p", top_p, (rows,))
-    _expect("min_p", min_p, (rows,))
+    _expect("warpers", warpers, (rows, 4))
     return rows, vocab_size
 
 

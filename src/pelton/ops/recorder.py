@@ -87,13 +87,13 @@ class Recorder:
     def softcap(self, x: Value, cap: float) -> Value:
         return self._one(operators.SOFTCAP, x, cap)
 
-    def process_logits(self, logits: Value, hook: LogitsHook) -> Value:
-        return self._one(operators.PROCESS_LOGITS, logits, hook)
+    def process_logits(self, logits: Value, rows: Value, hook: LogitsHook) -> Value:
+        return self._one(operators.PROCESS_LOGITS, logits, rows, hook)
 
     def edit_logits(
         self,
         logits: Value,
-        rows: Value,
+        rows: Value | None,
         mask_index: Value,
         masks: Value,
         bias_start: Value,
@@ -104,41 +104,28 @@ class Recorder:
         penalty_counts: Value,
         penalties: Value,
     ) -> Value:
-        allowed = rows, mask_index, masks
+        masked = rows, mask_index, masks
         biased = bias_start, bias_ids, bias
         penalized = penalty_start, penalty_ids, penalty_counts, penalties
-        return self._one(operators.EDIT_LOGITS, logits, *allowed, *biased, *penalized)
+        return self._one(operators.EDIT_LOGITS, logits, *masked, *biased, *penalized)
 
     def sample(
         self,
         logits: Value,
         edited: Value,
         edited_index: Value,
-        temperature: Value,
-        top_k: Value,
-        top_p: Value,
-        min_p: Value,
+        warpers: Value,
         seed: Value,
         choice: Value,
         position: Value,
     ) -> Value:
-        warpers = temperature, top_k, top_p, min_p
-        return self._one(operators.SAMPLE, logits, edited, edited_index, *warpers, seed, choice, position)
+        return self._one(operators.SAMPLE, logits, edited, edited_index, warpers, seed, choice, position)
 
-    def warp_logits(
-        self,
-        logits: Value,
-        edited: Value,
-        edited_index: Value,
-        temperature: Value,
-        top_k: Value,
-        top_p: Value,
-        min_p: Value,
-    ) -> Value:
-        return self._one(operators.WARP_LOGITS, logits, edited, edited_index, temperature, top_k, top_p, min_p)
+    def warp_logits(self, logits: Value, edited: Value, edited_index: Value, warpers: Value) -> Value:
+        return self._one(operators.WARP_LOGITS, logits, edited, edited_index, warpers)
 
     def logprobs(
-        self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int, normalize: bool = True
+        self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int, normalize: bool
     ) -> tuple[Value, ...]:
         """The given tokens' log probabilities, their ranks, the most likely tokens and theirs."""
         return self._launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs, normalize)

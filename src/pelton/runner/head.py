@@ -7,38 +7,47 @@ from typing import Any
 import numpy as np
 
 from pelton.config import SamplingConfig
-from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, T
+from pelton.ops import B, C, Interpreter, L, M, P, T
 from pelton.ops.arrays import AnyArray, Float32
+from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import StepInputs
-from pelton.runner.model_runner import LogprobRows, StepResults
 from pelton.runner.prompt_scoring import ScoringInputs
 from pelton.runner.step_limits import StepLimits
+from pelton.runner.step_results import LogprobRows, StepResults
 from pelton.sampling import record_head, record_scorer
 from pelton.sampling.head import LogitsModel
+from pelton.sampling_params import MAX_LOGIT_BIASES
 
-SCORED_ROWS = 64
+MAX_SCORED_ROWS = 64
 """Most prompt tokens that are scored at once: a tile of logits, never a whole prompt's."""
 
 
 class ReplayedHead:
     """A model's head and scorer, recorded once for steps of any size."""
 
-    def __init__(
-        self, model: LogitsModel, limits: StepLimits, sampling: SamplingConfig, hook: LogitsHook | None
-    ) -> None:
-        vocab_size, rows, mode = model.config.vocab_size, limits.max_num_seqs, sampling.logprobs_mode
-        max_logprobs = vocab_size if sampling.max_logprobs == -1 else min(sampling.max_logprobs, vocab_size)
+    def __init__(self, model: LogitsModel, limits: StepLimits, sampling: SamplingConfig) -> None:
+        vocab_size, rows = model.config.vocab_size, limits.max_num_seqs
+        max_logprobs, normalized = sampling.most_logprobs(vocab_size), not sampling.reports_logits
+        self._processors = CustomProcessors() if sampling.logits_processors else None
         sizes = {
             T: limits.max_num_tokens,
             L: rows,
             C: rows,
             M: rows,
-            B: rows * vocab_size,
+            B: rows * min(vocab_size, MAX_LOGIT_BIASES),
             P: rows * min(vocab_size, limits.max_model_len),
         }
-        self._head = Interpreter(record_head(model, max_logprobs, mode, hook), sizes)
-        self._num_scored_rows = min(SCORED_ROWS, limits.max_num_tokens)
-        self._scorer = Interpreter(record_scorer(model, max_logprobs, mode), sizes | {L: self._num_scored_rows})
+        head = record_head(
+            model,
+            max_logprobs,
+            processed=sampling.reports_processed,
+            normalized=normalized,
+            hook=self._processors,
+        )
+        self._head = Interpreter(head, sizes)
+        self._num_scored_rows = min(MAX_SCORED_ROWS, limits.max_num_tokens)
+        scorer = record_scorer(model, max_logprobs, normalized=normalized)
+        self._scorer = Interpreter(scorer, sizes | {L: self._num_scored_rows})
 
     def run(self, hidden: Float32, inputs: StepInputs) -> StepResults:
         """Sample and score from the hidden states [T, E] of a step. The results are valid until the next run.
@@ -53,10 +62,16 @@ class ReplayedHead:
             B: len(inputs.edits.bias_ids),
             P: len(inputs.edits.penalty_ids),
         }
+        if self._processors is not None:
+            self._processors.prepare(inputs.processor_calls)
         operands = {"hidden": hidden, "logits_rows": inputs.logits_rows}
         outputs = self._head.run(sizes, operands | _fields(inputs.sampling) | _fields(inputs.edits))
         scored = None if inputs.scoring is None else self._score(hidden, inputs.scoring)
-        return StepResults(outputs["token_ids"], _logprob_rows(outputs), scored)
+        results = StepResults(outputs["token_ids"], _logprob_rows(outputs), scored)
+        if self._processors is not None:
+            errors = self._processors.errors.items()
+            results.processor_errors = {int(inputs.edits.edited_rows[index]): error for index, error in errors}
+        return results
 
     def _score(self, hidden: Float32, scoring: ScoringInputs) -> LogprobRows:
         """Log probabilities of prompt tokens, a tile at a time."""

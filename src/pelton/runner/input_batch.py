@@ -8,6 +8,7 @@ import numpy as np
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.core.messages import NewRequest, SchedulerOutput
 from pelton.ops.arrays import Int32, Int64
+from pelton.runner.custom_processors import ProcessorCall
 from pelton.runner.prompt_scoring import PromptScoring, ScoringInputs
 from pelton.runner.sampling_state import EditInputs, SamplingInputs, SamplingState
 
@@ -37,6 +38,8 @@ class StepInputs:
     """[L] row of the batch that each logits row belongs to."""
     sampling: SamplingInputs
     edits: EditInputs
+    processor_calls: list[ProcessorCall]
+    """Of the edited rows whose requests have processors of their own."""
     scoring: ScoringInputs | None
     """Prompt tokens whose log probabilities are wanted; None if there are none."""
 
@@ -88,7 +91,7 @@ class InputBatch:
         self.token_ids[row, num_prompt_tokens : num_prompt_tokens + len(output_ids)] = output_ids
         self._num_blocks[row] = 0
         self._append_blocks(row, request.block_ids)
-        self._sampling.set_row(row, message, output_ids)
+        self._sampling.set_row(row, message)
         self._scoring.add(row, request)
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
@@ -116,6 +119,7 @@ class InputBatch:
         logits_rows = np.arange(num_logits.sum()) + np.repeat(last_row, num_logits)
         sampled_rows = np.repeat(rows, num_logits)
         sampled_positions = positions[logits_rows] + 1
+        edits, processor_calls = self._sampling.edits(sampled_rows, sampled_positions, self.token_ids)
         return StepInputs(
             token_ids=self.token_ids[token_rows, positions],
             positions=positions.astype(np.int32),
@@ -128,7 +132,8 @@ class InputBatch:
             logits_rows=logits_rows.astype(np.int32),
             sampled_rows=sampled_rows,
             sampling=self._sampling.inputs(sampled_rows, sampled_positions),
-            edits=self._sampling.edit_inputs(sampled_rows, sampled_positions, self.token_ids),
+            edits=edits,
+            processor_calls=processor_calls,
             scoring=self._scoring.inputs(step.request_ids, step.num_computed_tokens, query_start, self.token_ids),
         )
 
@@ -137,6 +142,4 @@ class InputBatch:
 
         Where none was sampled the value is negative. Such a request ends, but a step in flight may still read it.
         """
-        sampled = np.maximum(sampled, 0)
-        self.token_ids[inputs.sampled_rows, inputs.sampling.position] = sampled
-        self._sampling.append_sampled(inputs.sampled_rows, sampled)
+        self.token_ids[inputs.sampled_rows, inputs.sampling.position] = np.maximum(sampled, 0)

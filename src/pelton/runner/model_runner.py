@@ -1,7 +1,6 @@
 """One step on one worker: batch in, tokens out."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, repeat
 from typing import Protocol
 
@@ -9,10 +8,9 @@ import numpy as np
 
 from pelton.core.messages import ModelRunnerOutput, RequestError, SchedulerOutput, TokenLogprobs
 from pelton.ops import INVALID_LOGITS, NO_CANDIDATE
-from pelton.ops.arrays import Float32, Int32
-from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import InputBatch, StepInputs
 from pelton.runner.prompt_scoring import ScoringInputs
+from pelton.runner.step_results import LogprobRows, StepResults
 
 _ERRORS = {
     INVALID_LOGITS: RequestError("the model's logits are not finite (NaN or infinity)", is_damage=True),
@@ -20,42 +18,6 @@ _ERRORS = {
         "no token is left to sample: allowed_token_ids, bad_words, min_tokens or a logits processor rule out all"
     ),
 }
-
-
-@dataclass(slots=True)
-class LogprobRows:
-    """Log probabilities of N tokens; meaningful where they were asked for."""
-
-    logprob: Float32
-    """[N] of the token itself."""
-    rank: Int32
-    """[N] rank of the token, 1 for the most likely."""
-    top_token_ids: Int32
-    """[N, most log probabilities]"""
-    top_logprobs: Float32
-    """[N, most log probabilities]; -inf for tokens that were ruled out."""
-
-    def entry(self, index: int, token_id: int, num_top: int) -> TokenLogprobs:
-        """The token's own, then those of the most likely tokens; there may be fewer than `num_top` candidates."""
-        top = self.top_logprobs[index, :num_top]
-        num = int(np.count_nonzero(top > -np.inf)) if num_top else 0
-        return TokenLogprobs(
-            token_ids=[token_id, *self.top_token_ids[index, :num].tolist()],
-            logprobs=[float(self.logprob[index]), *top[:num].tolist()],
-            rank=int(self.rank[index]),
-        )
-
-
-@dataclass(slots=True)
-class StepResults:
-    """What the model makes of a step."""
-
-    token_ids: Int32
-    """[L] sampled tokens; INVALID_LOGITS or NO_CANDIDATE where there is none."""
-    logprobs: LogprobRows
-    """Of the L sampled tokens."""
-    prompt_logprobs: LogprobRows | None = None
-    """Of the prompt tokens to score; None if there are none."""
 
 
 class StepModel(Protocol):
@@ -68,10 +30,9 @@ class StepModel(Protocol):
 class ModelRunner:
     """Keeps the batch, runs the model on each step, and reports what was sampled."""
 
-    def __init__(self, model: StepModel, batch: InputBatch, processors: CustomProcessors) -> None:
+    def __init__(self, model: StepModel, batch: InputBatch) -> None:
         self._model = model
         self._batch = batch
-        self._processors = processors
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         self._batch.update(step)
@@ -81,8 +42,8 @@ class ModelRunner:
         sampled = results.token_ids.tolist()
         rows = iter(sampled)
         output = ModelRunnerOutput(step.step_id, [list(islice(rows, num)) for num in step.num_logits], {})
-        if self._processors.errors or min(sampled, default=0) < 0:
-            output.errors = self._errors(step, sampled)
+        if results.processor_errors or min(sampled, default=0) < 0:
+            output.errors = _errors(step, sampled, results.processor_errors)
         if (inputs.sampling.num_logprobs >= 0).any():
             output.logprobs = _collect_logprobs(step, inputs, results, sampled)
             output.errors |= _broken(results.logprobs, _row_owners(step))
@@ -92,19 +53,20 @@ class ModelRunner:
             output.errors |= _broken(results.prompt_logprobs, _repeated(inputs.scoring.counts.items()))
         return output
 
-    def _errors(self, step: SchedulerOutput, sampled: list[int]) -> dict[str, RequestError]:
-        """Requests that got no token, and those whose logits processors failed."""
-        errors: dict[str, RequestError] = {}
-        for index, (owner, token_id) in enumerate(zip(_row_owners(step), sampled, strict=True)):
-            if index in self._processors.errors:
-                errors[owner] = RequestError(self._processors.errors[index])
-            elif token_id < 0:
-                errors[owner] = _ERRORS[token_id]
-        return errors
+
+def _errors(step: SchedulerOutput, sampled: list[int], processor_errors: Mapping[int, str]) -> dict[str, RequestError]:
+    """Requests that got no token, and those whose logits processors failed."""
+    errors: dict[str, RequestError] = {}
+    for index, (owner, token_id) in enumerate(zip(_row_owners(step), sampled, strict=True)):
+        if index in processor_errors:
+            errors[owner] = RequestError(processor_errors[index])
+        elif token_id < 0:
+            errors[owner] = _ERRORS[token_id]
+    return errors
 
 
 def _broken(rows: LogprobRows, owners: Iterable[str]) -> dict[str, RequestError]:
-    """Requests with log probabilities that are none. The model's own logits may be broken where masks hide it."""
+    """Requests with log probabilities that are NaN."""
     broken = np.isnan(rows.logprob)
     if not broken.any():
         return {}

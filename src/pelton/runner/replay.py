@@ -4,19 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pelton.config import SamplingConfig
-from pelton.core.kv_spec import KVCacheGroup
+from pelton.core.kv_spec import KVCacheGroup, layer_groups
 from pelton.models import Model, record_backbone
-from pelton.ops import Interpreter, LogitsHook, R, T
+from pelton.ops import Interpreter, R, T
 from pelton.ops.arrays import AnyArray
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
-from pelton.runner.model_runner import StepResults
 from pelton.runner.step_limits import StepLimits
+from pelton.runner.step_results import StepResults
 
 
 class ReplayedModel:
-    """A model's backbone and head, recorded once for steps of any size, and the KV cache's memory.
+    """A model's backbone, recorded once for steps of any size, its head, and the KV cache's memory.
 
     The i-th layers of all groups share one storage array, for a block id belongs to one group at a time.
     """
@@ -27,17 +26,12 @@ class ReplayedModel:
         groups: Sequence[KVCacheGroup],
         num_blocks: int,
         limits: StepLimits,
-        sampling: SamplingConfig,
-        hook: LogitsHook | None,
+        head: ReplayedHead,
     ) -> None:
-        layer_groups = [0] * len(model.kv_layers)
-        for index, group in enumerate(groups):
-            for layer in group.layers:
-                layer_groups[layer] = index
         _bind_storage(model, groups, num_blocks)
         sizes = {T: limits.max_num_tokens, R: limits.max_num_seqs}
-        self._backbone = Interpreter(record_backbone(model, layer_groups, limits.max_blocks), sizes)
-        self._head = ReplayedHead(model, limits, sampling, hook)
+        self._backbone = Interpreter(record_backbone(model, layer_groups(groups), limits.max_blocks), sizes)
+        self._head = head
 
     def run(self, inputs: StepInputs) -> StepResults:
         sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens)}

@@ -1,62 +1,91 @@
-"""What one request's parameters do to its logits before sampling."""
+"""What one request's parameters, and its own processors, do to its logits before sampling."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from pelton.core.messages import EngineCoreRequest
-from pelton.ops.arrays import Float32, Int32, UInt32
+from pelton.ops import mask_words
+from pelton.ops.arrays import Int32, Int64, UInt32
 from pelton.runner.token_counts import TokenCounts
+from pelton.sampling.logits_processor import RowProcessor
 
-_BAN = -np.inf
+_NO_IDS = np.zeros(0, np.int32)
+
+
+def needs_edits(message: EngineCoreRequest) -> bool:
+    """Whether a request's parameters change its logits before sampling."""
+    params = message.sampling_params
+    return bool(
+        params.has_penalties
+        or params.logit_bias
+        or params.min_tokens
+        or params.allowed_token_ids is not None
+        or message.bad_words_token_ids
+    )
 
 
 class RowEdits:
-    """Mask, biases, bans and penalties of one request, as they stand at each of its tokens."""
+    """Processors, masks, biases and penalties of one request, as they stand at each of its tokens."""
 
-    def __init__(self, message: EngineCoreRequest, output_ids: Sequence[int], vocab_size: int) -> None:
+    def __init__(self, message: EngineCoreRequest, functions: Sequence[RowProcessor], vocab_size: int) -> None:
         params = message.sampling_params
-        self.mask = _mask(params.allowed_token_ids, vocab_size)
+        self.functions = functions
+        self._vocab_size = vocab_size
         self._bad_words = _by_prefix(message.bad_words_token_ids)
-        biases = dict(params.logit_bias or {}) | dict.fromkeys(self._bad_words.pop(0, {}).get((), ()), _BAN)
-        self._biases = _arrays(biases)
-        self._min_tokens = params.min_tokens
+        mask = None if params.allowed_token_ids is None else _mask_of(params.allowed_token_ids, vocab_size)
+        self._mask = self._without(mask, self._bad_words.pop(0, {}).get((), ()))
         ends = [*(params.stop_token_ids or ()), *(() if params.ignore_eos else message.eos_token_ids)]
-        self._early_biases = _arrays(biases | dict.fromkeys(ends, _BAN)) if params.min_tokens else self._biases
+        self._min_tokens = params.min_tokens
+        self._early_mask = self._without(self._mask, ends) if params.min_tokens else self._mask
+        biases = params.logit_bias or {}
+        self.biases = np.array(list(biases), np.int32), np.array(list(biases.values()), np.float32)
+        """Distinct token ids and what is added to their logits."""
         self.penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-        self.counts: TokenCounts | None = None
+        self._counts: TokenCounts | None = None
         if params.has_penalties:
             # Only repetition looks at the prompt.
-            prompt_ids = message.prompt_token_ids if params.repetition_penalty != 1.0 else ()
-            self.counts = TokenCounts(prompt_ids, output_ids)
+            self._counts = TokenCounts(message.prompt_token_ids if params.repetition_penalty != 1.0 else ())
+        self.is_mask_only = not (functions or biases or params.has_penalties)
+        """Whether nothing is changed where there is no mask."""
 
-    @staticmethod
-    def concern(message: EngineCoreRequest) -> bool:
-        """Whether a request has anything of the kind."""
-        params = message.sampling_params
-        return bool(
-            params.has_penalties
-            or params.logit_bias
-            or params.min_tokens
-            or params.allowed_token_ids is not None
-            or message.bad_words_token_ids
-        )
+    def mask_at(self, output_ids: Int32) -> UInt32 | None:
+        """The tokens that may follow these, [ceil(V / 32)]: bit v % 32 of word v // 32 is token v's. None: all may."""
+        mask = self._early_mask if len(output_ids) < self._min_tokens else self._mask
+        return self._without(mask, self._completing(output_ids)) if self._bad_words else mask
 
-    def biases_at(self, output_ids: Int32) -> tuple[Int32, Float32]:
-        """Distinct token ids and what is added to their logits, for the token after these."""
-        ids, biases = self._early_biases if len(output_ids) < self._min_tokens else self._biases
-        if self._bad_words and (banned := self._banned_after(output_ids)):
-            by_id = dict(zip(ids.tolist(), biases.tolist(), strict=True))
-            return _arrays(by_id | dict.fromkeys(banned, _BAN))
-        return ids, biases
+    def counts_at(self, output_ids: Int32) -> tuple[Int32, Int32]:
+        """The tokens that the penalties look at, and how often the output has them; none without penalties."""
+        return (_NO_IDS, _NO_IDS) if self._counts is None else self._counts.at(output_ids)
 
-    def _banned_after(self, output_ids: Int32) -> list[int]:
+    def _completing(self, output_ids: Int32) -> list[int]:
         """The last tokens of bad words whose other tokens the output ends with."""
-        banned: list[int] = []
+        found: list[int] = []
         for length, last_ids in self._bad_words.items():
             if length <= len(output_ids):
-                banned += last_ids.get(tuple(output_ids[-length:].tolist()), ())
-        return banned
+                found += last_ids.get(tuple(output_ids[-length:].tolist()), ())
+        return found
+
+    def _without(self, mask: UInt32 | None, token_ids: Sequence[int]) -> UInt32 | None:
+        """A copy of the mask with these tokens ruled out; the mask itself if there are none."""
+        if not token_ids:
+            return mask
+        mask = np.full(mask_words(self._vocab_size), 2**32 - 1, np.uint32) if mask is None else mask.copy()
+        words, bits = _positions(token_ids)
+        np.bitwise_and.at(mask, words, ~bits)
+        return mask
+
+
+def _mask_of(token_ids: Sequence[int], vocab_size: int) -> UInt32:
+    mask = np.zeros(mask_words(vocab_size), np.uint32)
+    np.bitwise_or.at(mask, *_positions(token_ids))
+    return mask
+
+
+def _positions(token_ids: Sequence[int]) -> tuple[Int64, UInt32]:
+    """Each token's word of a mask, and its bit in there."""
+    ids = np.array(token_ids, np.int64)
+    return ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32)
 
 
 def _by_prefix(words: Sequence[Sequence[int]]) -> dict[int, dict[tuple[int, ...], list[int]]]:
@@ -66,21 +95,3 @@ def _by_prefix(words: Sequence[Sequence[int]]) -> dict[int, dict[tuple[int, ...]
         *prefix, last = word
         by_length.setdefault(len(prefix), {}).setdefault(tuple(prefix), []).append(last)
     return by_length
-
-
-def _arrays(biases: dict[int, float]) -> tuple[Int32, Float32]:
-    return np.array(list(biases.keys()), np.int32), np.array(list(biases.values()), np.float32)
-
-
-def _mask(allowed: Sequence[int] | None, vocab_size: int) -> UInt32 | None:
-    """[ceil(V / 32)]: bit v % 32 of word v // 32 says whether token v is allowed."""
-    if allowed is None:
-        return None
-    bits = np.zeros(mask_words(vocab_size) * 32, np.uint8)
-    bits[allowed] = 1
-    words: UInt32 = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
-    return words
-
-
-def mask_words(vocab_size: int) -> int:
-    return -(-vocab_size // 32)

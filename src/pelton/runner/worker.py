@@ -8,14 +8,14 @@ from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
 from pelton.models import create_model
-from pelton.runner.custom_processors import CustomProcessors
+from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.memory import available_memory
 from pelton.runner.model_runner import ModelRunner
 from pelton.runner.replay import ReplayedModel
 from pelton.runner.sampling_state import SamplingState
 from pelton.runner.step_limits import StepLimits
-from pelton.sampling.logits_processor import LogitsProcessor
+from pelton.sampling.logits_processor import make_logits_processors
 
 
 class Worker(Protocol):
@@ -35,16 +35,9 @@ class Worker(Protocol):
 class CPUWorker:
     """Runs a checkpoint's model on the CPU."""
 
-    def __init__(
-        self,
-        args: EngineArgs,
-        checkpoint: Checkpoint,
-        logits_processors: Sequence[type[LogitsProcessor]] = (),
-        *,
-        progress: bool = False,
-    ) -> None:
+    def __init__(self, args: EngineArgs, checkpoint: Checkpoint, *, progress: bool = False) -> None:
         self._args = args
-        self._processors = [processor() for processor in logits_processors]
+        self._processors = make_logits_processors(args.sampling.logits_processors)
         self._model = create_model(checkpoint.config, block_size=args.cache.block_size)
         try:
             load_weights(self._model.parameters(), checkpoint, progress=progress)
@@ -62,29 +55,23 @@ class CPUWorker:
         limits = self._args.scheduler
         # Every running request holds a block of its own, so there are never more of them than blocks.
         max_num_seqs = min(limits.max_num_seqs, num_blocks)
-        processors = CustomProcessors(self._processors)
         try:
-            sampling = SamplingState(max_num_seqs, self._model.config.vocab_size, processors)
+            sampling = SamplingState(max_num_seqs, self._model.config.vocab_size, self._processors)
             batch = InputBatch(groups, max_num_seqs, max_model_len, sampling)
-            model = ReplayedModel(
-                self._model,
-                groups,
-                num_blocks,
-                StepLimits(
-                    max_num_tokens=min(limits.max_num_batched_tokens, max_num_seqs * max_model_len),
-                    max_num_seqs=max_num_seqs,
-                    max_model_len=max_model_len,
-                    max_blocks=batch.max_blocks,
-                ),
-                self._args.sampling,
-                processors if self._processors else None,
+            step_limits = StepLimits(
+                max_num_tokens=min(limits.max_num_batched_tokens, max_num_seqs * max_model_len),
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                max_blocks=batch.max_blocks,
             )
+            head = ReplayedHead(self._model, step_limits, self._args.sampling)
+            model = ReplayedModel(self._model, groups, num_blocks, step_limits, head)
         except MemoryError as error:
             raise ValueError(
                 f"the memory does not suffice ({error}); lower max_num_batched_tokens (now "
                 f"{limits.max_num_batched_tokens}), max_num_seqs ({limits.max_num_seqs}) or kv_cache_memory_bytes"
             ) from None
-        self._runner = ModelRunner(model, batch, processors)
+        self._runner = ModelRunner(model, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         assert self._runner is not None, "initialize comes first"

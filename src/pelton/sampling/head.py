@@ -3,8 +3,7 @@
 from typing import Protocol
 
 from pelton.config import DecoderConfig
-from pelton.config.sampling import LOGPROBS_MODES
-from pelton.ops import C1, B, C, L, LogitsHook, M, P, Program, Recorder, T, Value
+from pelton.ops import C1, B, C, L, LogitsHook, M, P, Program, Recorder, T, Value, mask_words
 
 
 class LogitsModel(Protocol):
@@ -16,22 +15,27 @@ class LogitsModel(Protocol):
 
 
 def record_head(
-    model: LogitsModel, max_logprobs: int, mode: str = "raw_logprobs", hook: LogitsHook | None = None
+    model: LogitsModel,
+    max_logprobs: int,
+    *,
+    processed: bool = False,
+    normalized: bool = True,
+    hook: LogitsHook | None = None,
 ) -> Program:
     """Record a loaded model's head and all of sampling.
 
     Inputs: hidden [T, hidden_size] float32 and logits_rows [L] int32, the tokens whose logits are needed; per row
-    temperature, top_p and min_p [L] float32, top_k, choice, position and num_logprobs [L] int32, seed [L] uint64; for
-    rows whose logits are edited what `edit_logits` takes (`_record_edits`), and edited_index [L] int32 into those.
-    Outputs: token_ids, sampled_logprob and rank [L]; top_ids and top_logprobs [L, max_logprobs].
-    `mode` is one of LOGPROBS_MODES.
+    warpers [L, 4] float32, seed [L] uint64, choice, position and num_logprobs [L] int32; edited_rows [C] int32, the
+    rows whose logits are edited, what `edit_logits` takes for them (`_record_edits`), and edited_index [L] int32 into
+    those. Outputs: token_ids, sampled_logprob and rank [L]; top_ids and top_logprobs [L, max_logprobs].
+
+    Log probabilities are of the model's own logits or, `processed`, of those that tokens are drawn from; without
+    `normalized` they are those logits. The hook sees the edited rows only.
     """
-    assert mode in LOGPROBS_MODES, mode
     op = Recorder("head")
     hidden = op.input("hidden", (T, model.config.hidden_size))
     logits_rows = op.input("logits_rows", (L,), "int32")
-    temperature, top_p, min_p = (op.input(name, (L,)) for name in ("temperature", "top_p", "min_p"))
-    top_k = op.input("top_k", (L,), "int32")
+    warpers = op.input("warpers", (L, 4))
     seed = op.input("seed", (L,), "uint64")
     choice, position, num_logprobs, edited_index = (
         op.input(name, (L,), "int32") for name in ("choice", "position", "num_logprobs", "edited_index")
@@ -40,47 +44,47 @@ def record_head(
     # 1. Logits.
     logits = model.head(op, op.gather_rows(hidden, logits_rows))
 
-    # 2. The user's own processors.
-    source = logits if hook is None else op.process_logits(logits, hook)
+    # 2. What is edited: by the user's own processors; then masks, biases and penalties.
+    edited_rows = op.input("edited_rows", (C,), "int32")
+    if hook is None:
+        edited = _record_edits(op, logits, edited_rows, model.config.vocab_size)
+    else:
+        edited = _record_edits(op, op.process_logits(logits, edited_rows, hook), None, model.config.vocab_size)
 
-    # 3. What parameters change: allowed tokens, biases and bans, penalties.
-    edited = _record_edits(op, source, model.config.vocab_size)
-
-    # 4. Top-k, temperature, min-p, top-p, and the draw.
-    warped_by = source, edited, edited_index, temperature, top_k, top_p, min_p
+    # 3. Top-k, temperature, min-p, top-p, and the draw.
+    warped_by = logits, edited, edited_index, warpers
     token_ids = op.sample(*warped_by, seed, choice, position)
 
-    # 5. Log probabilities, of the model's own logits or of those that were drawn from.
-    judged = logits if mode.startswith("raw") else op.warp_logits(*warped_by)
-    scores = op.logprobs(judged, token_ids, num_logprobs, max_logprobs, _normalizes(mode))
+    # 4. Log probabilities.
+    judged = op.warp_logits(*warped_by) if processed else logits
+    scores = op.logprobs(judged, token_ids, num_logprobs, max_logprobs, normalized)
     return op.finish({"token_ids": token_ids} | _logprob_outputs(scores))
 
 
-def record_scorer(model: LogitsModel, max_logprobs: int, mode: str = "raw_logprobs") -> Program:
+def record_scorer(model: LogitsModel, max_logprobs: int, *, normalized: bool = True) -> Program:
     """Record the log probabilities of given tokens: those of a prompt.
 
     Inputs: hidden [T, hidden_size] float32; logits_rows, token_ids and num_logprobs [L] int32: row l says how likely
     token_ids[l] is after token logits_rows[l] of the step. Outputs: sampled_logprob and rank [L]; top_ids and
-    top_logprobs [L, max_logprobs]. Nothing is sampled here: the processed modes, too, judge the model's own logits.
+    top_logprobs [L, max_logprobs]: of the model's own logits, for nothing is sampled here; without `normalized` they
+    are those logits.
     """
-    assert mode in LOGPROBS_MODES, mode
     op = Recorder("scorer")
     hidden = op.input("hidden", (T, model.config.hidden_size))
     logits_rows, token_ids, num_logprobs = (
         op.input(name, (L,), "int32") for name in ("logits_rows", "token_ids", "num_logprobs")
     )
     logits = model.head(op, op.gather_rows(hidden, logits_rows))
-    scores = op.logprobs(logits, token_ids, num_logprobs, max_logprobs, _normalizes(mode))
+    scores = op.logprobs(logits, token_ids, num_logprobs, max_logprobs, normalized)
     return op.finish(_logprob_outputs(scores))
 
 
-def _record_edits(op: Recorder, logits: Value, vocab_size: int) -> Value:
-    """Inputs: edited_rows and mask_index [C] int32, masks [M, ceil(V / 32)] uint32; bias_start [C + 1] and bias_ids [B]
-    int32, bias [B] float32; penalty_start [C + 1], penalty_ids and penalty_counts [P] int32, penalties [C, 3] float32.
+def _record_edits(op: Recorder, logits: Value, rows: Value | None, vocab_size: int) -> Value:
+    """Inputs: mask_index [C] int32, masks [M, ceil(V / 32)] uint32; bias_start [C + 1] and bias_ids [B] int32, bias [B]
+    float32; penalty_start [C + 1], penalty_ids and penalty_counts [P] int32, penalties [C, 3] float32.
     """
-    edited_rows = op.input("edited_rows", (C,), "int32")
     mask_index = op.input("mask_index", (C,), "int32")
-    masks = op.input("masks", (M, -(-vocab_size // 32)), "uint32")
+    masks = op.input("masks", (M, mask_words(vocab_size)), "uint32")
     bias_start = op.input("bias_start", (C1,), "int32")
     bias_ids = op.input("bias_ids", (B,), "int32")
     bias = op.input("bias", (B,))
@@ -89,11 +93,7 @@ def _record_edits(op: Recorder, logits: Value, vocab_size: int) -> Value:
     penalty_counts = op.input("penalty_counts", (P,), "int32")
     penalties = op.input("penalties", (C, 3))
     biased, penalized = (bias_start, bias_ids, bias), (penalty_start, penalty_ids, penalty_counts, penalties)
-    return op.edit_logits(logits, edited_rows, mask_index, masks, *biased, *penalized)
-
-
-def _normalizes(mode: str) -> bool:
-    return mode.endswith("logprobs")
+    return op.edit_logits(logits, rows, mask_index, masks, *biased, *penalized)
 
 
 def _logprob_outputs(scores: tuple[Value, ...]) -> dict[str, Value]:

@@ -12,12 +12,11 @@ _MARGIN = 1.0 + 2.0**-32
 """Sums in another order differ by less. The sum of all weights always suffices, for top_p is 1 - 2**-24 at most."""
 
 
-def find_candidates(
-    logits: Float32, highest: np.float32, temperature: float, top_k: int, top_p: float, min_p: float
-) -> tuple[Int64 | None, Float32]:
+def find_candidates(logits: Float32, highest: np.float32, warpers: Float32) -> tuple[Int64 | None, Float32]:
     """Ids of the candidates in ascending order, None for all tokens, and their weights: probabilities, unscaled.
 
-    logits [V], of which `highest` is the finite maximum; temperature above 0. In this order:
+    logits [V], of which `highest` is the finite maximum; warpers [4] are temperature (above 0), top_k (a whole number),
+    top_p and min_p. In this order:
 
     1. Top-k (1 to V - 1, others: off) keeps the k highest logits, and all that are equal to the k-th.
     2. Temperature: the weight of a token is exp((logit - highest) / temperature), so 1 for the best.
@@ -25,9 +24,10 @@ def find_candidates(
     4. Top-p (1: off) keeps the smallest set of heaviest tokens that has at least this share of the weight that is left;
        of equals, the lowest ids (Holtzman et al. 2019, arXiv:1904.09751).
     """
+    temperature, top_k, top_p, min_p = warpers.tolist()
     ids = None
     if 0 < top_k < len(logits):
-        ids = np.flatnonzero(logits >= kth_highest(logits, top_k))
+        ids = np.flatnonzero(logits >= kth_highest(logits, int(top_k)))
         logits = logits[ids]
     with np.errstate(over="ignore", under="ignore"):
         weights = logits - highest

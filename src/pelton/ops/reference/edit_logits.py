@@ -1,4 +1,4 @@
-"""What a request's parameters change in its logits: allowed tokens, biases, penalties."""
+"""What a request's parameters change in its logits: mask, biases, penalties."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ _LARGEST = np.finfo(np.float32).max
 
 def edit_logits(
     logits: Float32,
-    rows: Int32,
+    rows: Int32 | None,
     mask_index: Int32,
     masks: UInt32,
     bias_start: Int32,
@@ -21,12 +21,11 @@ def edit_logits(
     penalties: Float32,
     edited: Float32,
 ) -> None:
-    """logits [L, V] -> edited [C, V]: row e is logits row rows[e], changed in three stages.
+    """logits [L, V] -> edited [C, V]: row e is logits row rows[e], or row e if rows is None, changed in three stages.
 
     1. Mask mask_index[e] of masks [M, W], or none if the index is -1. Bit v % 32 of word v // 32 says whether token v
        is allowed; others become -inf. W = ceil(V / 32).
-    2. Bias: entries bias_start[e] to bias_start[e + 1] of bias_ids and bias [B] are added; each is finite, or -inf,
-       which bans a token.
+    2. Bias: entries bias_start[e] to bias_start[e + 1] of bias_ids and bias [B] are added; all are finite.
     3. Penalties: entries penalty_start[e] to penalty_start[e + 1] of penalty_ids and penalty_counts [P] are the tokens
        that prompt and output have, and how often the output has each. penalties[e] is (repetition, frequency,
        presence). Positive logits are divided by repetition, others multiplied by it (Keskar et al. 2019,
@@ -38,12 +37,12 @@ def edit_logits(
     """
     bias_bounds, penalty_bounds = bias_start.tolist(), penalty_start.tolist()
     with np.errstate(over="ignore", invalid="ignore"):
-        for e, (row, mask) in enumerate(zip(rows.tolist(), mask_index.tolist(), strict=True)):
-            target = edited[e]
-            if not logits[row].max() < np.inf:
+        for e, mask in enumerate(mask_index.tolist()):
+            source, target = logits[e if rows is None else rows[e]], edited[e]
+            if not source.max() < np.inf:
                 target.fill(np.nan)
                 continue
-            np.copyto(target, logits[row])
+            np.copyto(target, source)
             if mask >= 0:
                 _keep_allowed(target, masks[mask])
             biased = slice(bias_bounds[e], bias_bounds[e + 1])
@@ -59,8 +58,8 @@ def _keep_allowed(scores: Float32, mask: UInt32) -> None:
 
 
 def _add_bias(scores: Float32, ids: Int32, bias: Float32) -> None:
-    ruled_out = np.isneginf(scores[ids]) | np.isneginf(bias)
-    scores[ids] = np.where(ruled_out, -np.inf, _saturated(scores[ids] + bias))
+    before = scores[ids]
+    scores[ids] = np.where(np.isneginf(before), -np.inf, _saturated(before + bias))
 
 
 def _penalize(scores: Float32, ids: Int32, counts: Int32, penalties: Float32) -> None:

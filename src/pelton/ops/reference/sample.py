@@ -16,34 +16,32 @@ def sample(
     logits: Float32,
     edited: Float32,
     edited_index: Int32,
-    temperature: Float32,
-    top_k: Int32,
-    top_p: Float32,
-    min_p: Float32,
+    warpers: Float32,
     seed: UInt64,
     choice: Int32,
     position: Int32,
     token_ids: Int32,
 ) -> None:
-    """One parameter of each kind per row [L] -> token_ids [L], or INVALID_LOGITS, or NO_CANDIDATE.
+    """-> token_ids [L], or INVALID_LOGITS, or NO_CANDIDATE.
 
-    Row l has the scores edited[edited_index[l]] (edited [C, V]), or logits[l] (logits [L, V]) if the index is -1.
+    warpers [L, 4] are temperature, top_k, top_p and min_p; seed, choice and position [L] key the random numbers. Row l
+    has the scores edited[edited_index[l]] (edited [C, V]), or logits[l] (logits [L, V]) if the index is -1.
     Temperature 0 means greedy: the most likely token, on ties the lowest id. Else one of the candidates
     (`find_candidates`) is drawn: the first in order of id at which the sum of the weights exceeds the draw times the
     sum of all. `position` is that of the token to be sampled. Each row is computed on its own.
     """
-    draws = uniform(seed, choice, position, Purpose.SAMPLE) if temperature.any() else np.zeros(len(seed))
+    temperatures = warpers[:, 0]
+    draws = uniform(seed, choice, position, Purpose.SAMPLE) if temperatures.any() else np.zeros(len(seed))
     for row, index in enumerate(edited_index.tolist()):
         scores = logits[row] if index < 0 else edited[index]
         best = int(scores.argmax())  # a NaN, if there is one
         highest = scores[best]
         if not np.isfinite(highest):
             token_ids[row] = NO_CANDIDATE if highest == -np.inf else INVALID_LOGITS
-        elif temperature[row] == 0.0:
+        elif temperatures[row] == 0.0:
             token_ids[row] = best
         else:
-            warpers = float(temperature[row]), int(top_k[row]), float(top_p[row]), float(min_p[row])
-            ids, weights = find_candidates(scores, highest, *warpers)
+            ids, weights = find_candidates(scores, highest, warpers[row])
             drawn = _draw(weights, float(draws[row]))
             token_ids[row] = drawn if ids is None else ids[drawn]
 

@@ -12,10 +12,7 @@ def warp_logits(
     logits: Float32,
     edited: Float32,
     edited_index: Int32,
-    temperature: Float32,
-    top_k: Int32,
-    top_p: Float32,
-    min_p: Float32,
+    warpers: Float32,
     warped: Float32,
 ) -> None:
     """The scores of `sample`'s rows, divided by the temperature, -inf for all but its candidates: warped [L, V].
@@ -25,14 +22,13 @@ def warp_logits(
     """
     for row, index in enumerate(edited_index.tolist()):
         scores = logits[row] if index < 0 else edited[index]
-        highest = scores.max()
-        if temperature[row] == 0.0 or not np.isfinite(highest):
+        highest, temperature = scores.max(), warpers[row, 0]
+        if temperature == 0.0 or not np.isfinite(highest):
             np.copyto(warped[row], scores)
             continue
-        warpers = float(temperature[row]), int(top_k[row]), float(top_p[row]), float(min_p[row])
-        ids, _ = find_candidates(scores, highest, *warpers)
+        ids, _ = find_candidates(scores, highest, warpers[row])
         candidates = scores if ids is None else scores[ids]
-        quotients = _divide(candidates, highest, temperature[row])
+        quotients = _divide(candidates, highest, temperature)
         if ids is None:
             np.copyto(warped[row], quotients)
         else:
