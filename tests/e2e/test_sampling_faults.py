@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -218,6 +219,41 @@ def test_a_row_of_nan_fails_its_own_request(monkeypatch):
         assert (completion.finish_reason, completion.token_ids) == ("error", []), name
         assert "not finite" in completion.stop_reason
     assert outputs["good"].outputs == alone.outputs
+
+
+class Breaks(LogitsProcessor):
+    """Fails at the token of number `extra_args["breaks"]`; before the first one if that is negative."""
+
+    arguments = frozenset({"breaks"})
+
+    def new_request(self, params):
+        number = (params.extra_args or {}).get("breaks")
+        if number is None:
+            return None
+        if number < 0:
+            raise KeyError("negative")
+
+        def change(prompt_ids, output_ids, logits):
+            if len(output_ids) == number:
+                raise RuntimeError("broken")
+
+        return change
+
+
+def test_a_processor_that_raises_fails_its_own_request(monkeypatch):
+    """Beside rows that are not edited, and rows that are."""
+    neighbours = {name: (PROMPT, SamplingParams(seed=9, max_tokens=9)) for name in ("first", "last")}
+    neighbours["edited"] = (PROMPT, SamplingParams(seed=9, max_tokens=9, presence_penalty=1.0))
+    alone = SamplingEngine(monkeypatch).run(neighbours)
+    broken = {str(number): (PROMPT, SamplingParams(seed=9, extra_args={"breaks": number})) for number in (3, -1)}
+    requests = {"first": neighbours["first"]} | broken | neighbours
+    outputs = SamplingEngine(monkeypatch, processors=[Breaks]).run(requests)
+    for name, words, num_tokens in (("3", "Breaks.*RuntimeError: broken", 3), ("-1", "Breaks.*KeyError", 0)):
+        completion = outputs[name].outputs[0]
+        assert (completion.finish_reason, len(completion.token_ids)) == ("error", num_tokens)
+        assert re.search(words, completion.stop_reason)
+    for name in neighbours:
+        assert outputs[name].outputs == alone[name].outputs
 
 
 def test_no_token_is_left(monkeypatch):
