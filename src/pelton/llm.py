@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
+from pelton.checks import check_integer
 from pelton.config import EngineArgs, ModelConfig
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
@@ -15,7 +16,7 @@ from pelton.engine.beam_search import BeamSearch, BeamSearchOutput, next_token_p
 from pelton.engine.chat import as_conversation_list, render_chat
 from pelton.engine.input_processor import Prompt, TokensPrompt
 from pelton.engine.llm_engine import LLMEngine
-from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, check_integer
+from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from pelton.tokenizer import Tokenizer
 
 UseTqdm = bool | Callable[..., Any]

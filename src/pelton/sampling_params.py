@@ -1,17 +1,15 @@
 """How the tokens of one request are chosen, and when it stops."""
 
-import math
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
+from pelton.checks import check_flag, check_integer, finite_float, has_lone_surrogate
+
 SEED_LIMIT = 2**64
 """Seeds are unsigned 64-bit integers: they key the counter-based random numbers of the sampler."""
-
-INTEGER_LIMIT = 2**63
-"""Messages between processes carry integers of 64 bits."""
 
 MAX_CHOICES = 1024
 """Each of `n` choices is a sequence of its own for the engine."""
@@ -239,37 +237,6 @@ _FLAGS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
-
-
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text is not valid Unicode, so that no message can carry it."""
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
-def check_integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT - 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-    if value > high:
-        raise ValueError(f"{name} must be at most {high}, got {value}")
-
-
-def finite_float(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {number}")
-    return number
 
 
 def _check_is_list(name: str, value: Any, what: str) -> None:
