@@ -17,6 +17,7 @@ from pelton.cli.jsonl import JSONLBatch
 from pelton.cli.line_reader import LineReader
 from pelton.cli.main import main
 from pelton.core.outputs import CompletionOutput, RequestOutput
+from pelton.sampling.logits_processor import LogitsProcessor
 from tests.cli.helpers import PELTON, on_tiny_llama
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
 
@@ -105,6 +106,27 @@ def test_bad_lines_cost_the_others_nothing(tmp_path, capsys):
         assert line.keys() == {"id", "line", "error"}
         assert part in line["error"]["message"]
     assert captured.err.splitlines()[-1] == "pelton: 5 of 7 requests failed; their lines say why"
+
+
+class Picky(LogitsProcessor):
+    arguments = frozenset({"picky"})
+
+    @classmethod
+    def validate_params(cls, params):
+        if params.extra_args is not None and params.extra_args["picky"] > 1:
+            raise ValueError("picky must be at most 1")
+
+    def new_request(self, params):
+        return None
+
+
+def test_a_logits_processor_that_cannot_check_a_request(tmp_path, capsys):
+    requests = [{"prompt": "Hello", "extra_args": {"picky": value}} for value in (0, "much", 2)]
+    assert generate(tmp_path, [*requests, {"prompt": "Hello"}], "--logits-processors", f"{__name__}:Picky") == 1
+    first, unexpected, refused, last = lines_of(capsys.readouterr().out)
+    assert first["outputs"] == last["outputs"]
+    assert "the logits processor Picky cannot check the parameters: TypeError: '>'" in unexpected["error"]["message"]
+    assert refused["error"]["message"] == "picky must be at most 1"
 
 
 def test_an_output_file(tmp_path, capsys):
