@@ -9,7 +9,8 @@ from pelton import SamplingParams
 from pelton.core.outputs import RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import RequestOutputKind
-from tests.support.sampling_engine import BREAKING, EOS, MODEL_VOCAB_SIZE, SamplingEngine
+from tests.support.fakes import BREAKING
+from tests.support.sampling_engine import EOS, MODEL_VOCAB_SIZE, SamplingEngine
 from tests.support.tiny_llama import smollm2_tokenizer
 
 PROMPT = [5, 6, 7]
