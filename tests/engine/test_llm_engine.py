@@ -17,6 +17,7 @@ from pelton.engine.input_processor import InputProcessor
 from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
 from pelton.sampling_params import RequestOutputKind
+from tests.support.engines import num_finished
 from tests.support.played import EOS, TOKENIZER
 from tests.support.tiny_llama import write_tiny_llama
 
@@ -122,8 +123,7 @@ def test_all_choices_are_queued_or_none(refused):
     client.refused = set()
     engine.add_request([1, 2], params(n=3), request_id="a")
     assert run(engine).keys() == {"a", "b"}
-    aborted = [m for m in engine.get_metrics() if m.labels.get("finished_reason") == "abort"]
-    assert [metric.value for metric in aborted] == [0], "what was never queued has not been aborted"
+    assert num_finished(engine)["abort"] == 0, "what was never queued has not been aborted"
 
 
 def test_colliding_ids_are_refused_before_the_core_hears_of_them():
@@ -149,10 +149,24 @@ def test_an_abort_ends_all_choices_in_the_core():
     assert engine.num_unfinished_requests == 1
 
 
+def test_what_is_withdrawn_was_never_there():
+    engine, client = make_engine()
+    engine.add_request([1, 2], params(n=2), request_id="a")
+    engine.add_request([1, 2], params(), request_id="b")
+    engine.add_request([1, 2], params(), request_id="c")
+    engine.withdraw_requests(["a", "c", "unknown", "b/0"])
+    assert list(client.requests) == ["b"]
+    assert run(engine).keys() == {"b"}
+    assert num_finished(engine) == {"stop": 0, "length": 1, "abort": 0, "error": 0}
+    engine.add_request([1, 2], params(n=2), request_id="a")
+    assert run(engine).keys() == {"a"}
+
+
 @pytest.mark.parametrize("wrong", ["a", 7, [7]])
-def test_ids_to_abort_are_checked(wrong):
+@pytest.mark.parametrize("method", ["abort_requests", "withdraw_requests"])
+def test_ids_to_end_are_checked(method, wrong):
     with pytest.raises(ValueError, match=r"^request_ids must "):
-        make_engine()[0].abort_requests(wrong)
+        getattr(make_engine()[0], method)(wrong)
 
 
 def test_a_choice_that_a_stop_string_ends_is_ended_in_the_core():

@@ -113,9 +113,8 @@ class LLMEngine:
             for message in messages:
                 self._client.add_request(message)
         except BaseException:
-            # Refused, or interrupted. Nobody of ours has these ids, so whatever the core knows by them is not wanted.
-            self._output_processor.discard_request(request_id)
-            self._client.abort_requests([message.request_id for message in messages])
+            # Refused, or interrupted. Nobody else has these ids, so whatever the core knows by them is not wanted.
+            self.withdraw_requests([request_id])
             raise
         return request_id
 
@@ -124,17 +123,23 @@ class LLMEngine:
 
         Raises ValueError if `request_ids` is not a collection of ids.
         """
-        if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
-            raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
-        request_ids = list(request_ids)
-        for request_id in request_ids:
-            if not isinstance(request_id, str):
-                raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+        request_ids = _id_list(request_ids)
         core_ids = self._output_processor.core_ids(request_ids)
         # Ours first: should an interrupt come between, the core works for nobody, and nobody waits for nothing.
         outputs = self._output_processor.abort_requests(request_ids)
         self._client.abort_requests(core_ids)
         return outputs
+
+    def withdraw_requests(self, request_ids: Iterable[str]) -> None:
+        """Take back requests that no step has seen, as if they had never been added: no output, no metric.
+
+        Ids that are unknown are ignored. Raises ValueError as `abort_requests` does.
+        """
+        request_ids = _id_list(request_ids)
+        core_ids = self._output_processor.core_ids(request_ids)
+        for request_id in request_ids:
+            self._output_processor.discard_request(request_id)
+        self._client.abort_requests(core_ids)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
@@ -169,6 +174,16 @@ class LLMEngine:
     def shutdown(self) -> None:
         """Release the model and the KV cache. The engine cannot be used afterwards."""
         self._client.shutdown()
+
+
+def _id_list(request_ids: object) -> list[str]:
+    if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
+        raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
+    checked = list(request_ids)
+    for request_id in checked:
+        if not isinstance(request_id, str):
+            raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+    return checked
 
 
 def _model_defaults(checkpoint: Checkpoint) -> SamplingParams:
