@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pelton.engine.input_processor import TokensPrompt
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.loader.text_files import parse_json, read_text
 from pelton.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from pelton.checks import INTEGER_LIMIT, check_integer, has_lone_surrogate
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
 from pelton.engine.params_processor import ParamsProcessor
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer

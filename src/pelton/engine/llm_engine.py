@@ -13,10 +13,10 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
+from pelton.error_text import in_file
 from pelton.executor import UniprocExecutor
 from pelton.loader import Checkpoint, open_checkpoint
 from pelton.loader.hf.folder import GENERATION_CONFIG
-from pelton.loader.messages import in_file
 from pelton.runner import CPUWorker
 from pelton.sampling.logits_processor import load_logits_processors
 from pelton.sampling_params import SamplingParams

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pelton.loader.messages import listed, one_line, shown
+from pelton.error_text import listed, one_line, shown
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import MAX_BAD_WORDS, SEED_LIMIT, SamplingParams
 from pelton.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 
 from pelton.checks import check_flag
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.chat_template import ChatTemplate
 from pelton.tokenizer.detokenizer import (

@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pelton.error_text import in_file, shown
 from pelton.loader.hf.folder import GENERATION_CONFIG
-from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")

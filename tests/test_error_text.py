@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pelton.loader.messages import check_name, shown
+from pelton.error_text import check_name, shown
 from tests.support.nested import nested
 
 
