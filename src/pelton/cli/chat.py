@@ -1,20 +1,19 @@
 """`pelton chat`: talk with a model."""
 
 import argparse
-import sys
 from contextlib import suppress
 
 from pelton.cli.conversation import Conversation
 from pelton.cli.figures import Figures
 from pelton.cli.interrupts import first_interrupt_noted
 from pelton.cli.line_input import LineInput
+from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
 from pelton.cli.prompts import read_chat_template
-from pelton.cli.sampling_flags import add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.config import EngineArgs
 from pelton.core.outputs import RequestOutput
-from pelton.engine.llm_engine import LLMEngine
 
 _NOT_IN_CHAT = ("n", "logprobs", "prompt_logprobs", "detokenize")
 """Sampling parameters that a conversation has no use for."""
@@ -46,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
     chat_template = read_chat_template(options.chat_template)
-    engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    params = with_defaults(engine.default_sampling_params(), given, max_tokens=None)
+    engine, params = load_engine(args, given, max_tokens=None)
     conversation = Conversation(engine, params, system=options.system, chat_template=chat_template)
     lines = LineInput()
     chat = Chat(conversation, lines, verbose=options.verbose)

@@ -1,16 +1,16 @@
 """`pelton generate`: complete prompts, streaming to the terminal, or requests in JSON lines."""
 
 import argparse
-import sys
 
 import msgspec
 
 from pelton.cli import jsonl
 from pelton.cli.figures import Figures
+from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
 from pelton.cli.prompts import NamedPrompt, read_chat_template, read_prompts
-from pelton.cli.sampling_flags import add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
 from pelton.engine.chat import render_chat
@@ -68,8 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if options.jsonl is not None:
         _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
         with jsonl.open_input(options.jsonl, options.output) as source:
-            engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-            defaults = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
+            engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
             return jsonl.run(
                 engine,
                 source,
@@ -87,8 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not given.get("detokenize", True):
         raise ValueError("detokenize is False, but then there is no text to print; use --jsonl")
     prompts = read_prompts(options.prompts, options.files)
-    engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    params = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
+    engine, params = load_engine(args, given, max_tokens=MAX_TOKENS)
     return _print_answers(engine, prompts, params, options, chat_template)
 
 

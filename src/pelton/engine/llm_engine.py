@@ -1,6 +1,6 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,10 +13,8 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
-from pelton.error_text import in_file
 from pelton.executor import UniprocExecutor
-from pelton.loader import Checkpoint, open_checkpoint
-from pelton.loader.hf.folder import GENERATION_CONFIG
+from pelton.loader import open_checkpoint
 from pelton.runner import CPUWorker
 from pelton.sampling.logits_processor import load_logits_processors
 from pelton.sampling_params import SamplingParams
@@ -34,17 +32,18 @@ class LLMEngine:
         tokenizer: Tokenizer,
         *,
         model_name: str = "",
-        default_sampling_params: SamplingParams | None = None,
+        generation_defaults: Mapping[str, float | int] | None = None,
     ) -> None:
-        """`model_name` labels the metrics. Default parameters are Pelton's own unless given."""
+        """`model_name` labels the metrics."""
         self.tokenizer = tokenizer
         self.model_name = model_name
+        self.generation_defaults = dict(generation_defaults or {})
+        """Sampling parameters that the model recommends, by their names; what is not here is as in `SamplingParams`."""
         self.stats: EngineStats | None = None
         """The core's state after the last step."""
         self._client = client
         self._input_processor = input_processor
         self._output_processor = output_processor
-        self._default_sampling_params = default_sampling_params or SamplingParams()
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs, *, progress: bool = False) -> "LLMEngine":
@@ -54,9 +53,12 @@ class LLMEngine:
         """
         logits_processors = load_logits_processors(args.sampling.logits_processors)
         checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
-        default_sampling_params = None
+        generation_defaults: dict[str, float | int] = {}
         if args.sampling.generation_config != "none":
-            default_sampling_params = _model_defaults(checkpoint)
+            try:
+                generation_defaults = checkpoint.generation_defaults()
+            except ValueError as error:
+                raise ValueError(f"{error}; generation_config='none' goes without") from None
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
@@ -76,7 +78,7 @@ class LLMEngine:
             OutputProcessor(tokenizer),
             tokenizer,
             model_name=args.model.model,
-            default_sampling_params=default_sampling_params,
+            generation_defaults=generation_defaults,
         )
 
     @property
@@ -91,7 +93,7 @@ class LLMEngine:
 
     def default_sampling_params(self) -> SamplingParams:
         """A new copy of what requests without parameters get: the model's defaults where it has some."""
-        return msgspec.structs.replace(self._default_sampling_params)
+        return SamplingParams(**self.generation_defaults)  # type: ignore[arg-type]
 
     def next_request_id(self) -> str:
         """An id that no unfinished request has."""
@@ -184,13 +186,3 @@ def _id_list(request_ids: object) -> list[str]:
         if not isinstance(request_id, str):
             raise ValueError(f"request_ids must hold strings, got {request_id!r}")
     return checked
-
-
-def _model_defaults(checkpoint: Checkpoint) -> SamplingParams:
-    """Raises ValueError for values in generation_config.json that no request could have."""
-    try:
-        defaults = checkpoint.generation_defaults()
-        with in_file(checkpoint.path / GENERATION_CONFIG):
-            return SamplingParams(**defaults)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise ValueError(f"{error}; generation_config='none' goes without") from None

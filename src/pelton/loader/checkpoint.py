@@ -38,7 +38,7 @@ class Checkpoint(ABC):
     def generation_defaults(self) -> dict[str, float | int]:
         """What the model's authors recommend for sampling, by `SamplingParams`' names; most recommend nothing.
 
-        Raises ValueError that names the file and the key for a value of a wrong type.
+        Raises ValueError that names the file and the key for a value that no request could have.
         """
 
     @abstractmethod
