@@ -9,7 +9,7 @@ from pelton.cli.figures import Figures
 from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
-from pelton.cli.prompts import NamedPrompt, read_chat_template, read_prompts
+from pelton.cli.prompts import NamedPrompt, read_prompts
 from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
@@ -17,6 +17,7 @@ from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
+from pelton.tokenizer.chat_template import read_chat_template
 
 MAX_TOKENS = 256
 """Default where neither the model nor the user says anything."""
@@ -51,7 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", metavar="TEXT", help="system message before each prompt; with --chat")
     parser.add_argument(
-        "--chat-template", metavar="FILE", help="template to use instead of the model's; with --chat or --jsonl"
+        "--chat-template",
+        metavar="TEMPLATE",
+        help="template to use instead of the model's, as a file or as text; with --chat or --jsonl",
     )
     parser.add_argument("--jsonl", metavar="FILE", help=jsonl.INPUT_HELP)
     parser.add_argument("--output", metavar="FILE", help=jsonl.OUTPUT_HELP)
@@ -64,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
     """Everything that can be refused without the model is refused before it is loaded."""
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
-    chat_template = read_chat_template(options.chat_template)
+    given_template = options.chat_template
+    chat_template = None if given_template is None else read_chat_template(given_template)
     if options.jsonl is not None:
         _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
         with jsonl.open_input(options.jsonl, options.output) as source:
