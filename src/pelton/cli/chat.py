@@ -3,10 +3,10 @@
 import argparse
 from contextlib import suppress
 
+from pelton.cli.chat_input import ChatInput
 from pelton.cli.conversation import Conversation
 from pelton.cli.figures import Figures
 from pelton.cli.interrupts import first_interrupt_noted
-from pelton.cli.line_input import LineInput
 from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     chat_template = None if given_template is None else read_chat_template(given_template)
     engine, params = load_engine(args, given, max_tokens=None)
     conversation = Conversation(engine, params, system=options.system, chat_template=chat_template)
-    lines = LineInput()
+    lines = ChatInput()
     chat = Chat(conversation, lines, verbose=options.verbose)
     if lines.is_terminal:
         note(f"This is {args.model.model}; /help lists the commands.")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 class Chat:
     """Lines in, answers out, until somebody leaves."""
 
-    def __init__(self, conversation: Conversation, lines: LineInput, *, verbose: bool) -> None:
+    def __init__(self, conversation: Conversation, lines: ChatInput, *, verbose: bool) -> None:
         self.num_failures = 0
         """Lines that could not be answered."""
         self._conversation = conversation

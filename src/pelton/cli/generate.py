@@ -4,7 +4,7 @@ import argparse
 
 import msgspec
 
-from pelton.cli import jsonl
+from pelton.cli import jsonl_batch
 from pelton.cli.figures import Figures
 from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
@@ -56,8 +56,8 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TEMPLATE",
         help="template to use instead of the model's, as a file or as text; with --chat or --jsonl",
     )
-    parser.add_argument("--jsonl", metavar="FILE", help=jsonl.INPUT_HELP)
-    parser.add_argument("--output", metavar="FILE", help=jsonl.OUTPUT_HELP)
+    parser.add_argument("--jsonl", metavar="FILE", help=jsonl_batch.INPUT_HELP)
+    parser.add_argument("--output", metavar="FILE", help=jsonl_batch.OUTPUT_HELP)
     add_sampling_flags(parser, max_tokens_default=str(MAX_TOKENS))
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
@@ -71,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
     chat_template = None if given_template is None else read_chat_template(given_template)
     if options.jsonl is not None:
         _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
-        with jsonl.open_input(options.jsonl, options.output) as source:
+        with jsonl_batch.open_input(options.jsonl, options.output) as source:
             engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
-            return jsonl.run(
+            return jsonl_batch.run(
                 engine,
                 source,
                 options.output,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pelton import LLM, SamplingParams
-from pelton.cli import jsonl
-from pelton.cli.jsonl import JSONLBatch
-from pelton.cli.line_reader import LineReader
+from pelton.cli import jsonl_batch
+from pelton.cli.jsonl_batch import JSONLBatch
 from pelton.cli.main import main
+from pelton.cli.nonblocking_lines import NonblockingLines
 from pelton.core.outputs import CompletionOutput, RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
 from tests.cli.helpers import PELTON, on_tiny_llama
@@ -194,7 +194,7 @@ def run_batch(tmp_path, engine, requests, max_in_engine=4):
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
     target = Target()
     with path.open("rb") as file:
-        reader = LineReader(file.fileno())
+        reader = NonblockingLines(file.fileno())
         batch = JSONLBatch(engine, reader, target, SamplingParams(), chat_template=None, max_in_engine=max_in_engine)
         batch.run()
     answers = lines_of(target.getvalue().decode())
@@ -220,7 +220,7 @@ def test_choices_count_as_sequences(tmp_path):
 
 def test_answers_that_wait_are_bounded(tmp_path, monkeypatch):
     """The first request is the last to finish of those that are there."""
-    monkeypatch.setattr(jsonl, "UNWRITTEN_PER_RUNNING", 3)
+    monkeypatch.setattr(jsonl_batch, "UNWRITTEN_PER_RUNNING", 3)
     waiting = []
     engine = CountingEngine()
     take = JSONLBatch._take
