@@ -12,7 +12,7 @@ from pelton import LLM, SamplingParams
 from pelton.engine.chat import render_chat
 from pelton.llm import as_prompt_list
 from pelton.sampling_params import BeamSearchParams, RequestOutputKind
-from tests.support.engines import core_of, trace_steps
+from tests.support.engines import core_of, num_finished, trace_steps
 from tests.support.tiny_llama import CONTEXT_LENGTH, smollm2_tokenizer, tiny_llama, write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
@@ -171,10 +171,11 @@ def test_a_list_of_integers_is_one_prompt():
 def test_one_bad_prompt_stops_all_before_any_runs(llm, paris, monkeypatch, bad, position):
     prompts = ["Hello"] * 4
     prompts.insert(position, bad)
-    trace = trace_steps(monkeypatch, llm)
+    trace, finished = trace_steps(monkeypatch, llm), num_finished(llm)
     with pytest.raises(ValueError, match=r"."):
         llm.generate(prompts, GREEDY, use_tqdm=False)
     assert trace == []
+    assert num_finished(llm) == finished
     assert_empty(llm)
     assert_usable(llm, paris)
 
@@ -213,10 +214,12 @@ DOORS = {
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("door", DOORS)
 def test_an_interrupt_leaves_nothing_running(llm, paris, monkeypatch, door, when, after):
+    num_aborted = num_finished(llm)["abort"]
     calls = interrupt(monkeypatch, llm, when, after=after)
     with pytest.raises(KeyboardInterrupt):
         DOORS[door](llm)
     assert len(calls) == when
+    assert num_finished(llm)["abort"] > num_aborted
     assert_empty(llm)
     assert_usable(llm, paris)
 
@@ -318,9 +321,19 @@ def test_a_bar_of_the_users_own(llm, capsys):
     assert "3/3" in capsys.readouterr().err
 
 
-def test_what_makes_no_bar(llm):
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda llm: llm.generate(["Hello"], GREEDY, use_tqdm="no"),
+        lambda llm: llm.chat(SKY, GREEDY, use_tqdm="no"),
+        lambda llm: llm.beam_search(["Hello"], BEAMS, use_tqdm="no"),
+    ],
+)
+def test_what_makes_no_bar(llm, door):
+    finished = num_finished(llm)
     with pytest.raises(ValueError, match="use_tqdm must be True, False, or what makes a bar as tqdm does, got 'no'"):
-        llm.generate(["Hello"], GREEDY, use_tqdm="no")
+        door(llm)
+    assert num_finished(llm) == finished
 
 
 def test_no_progress(llm, capsys):

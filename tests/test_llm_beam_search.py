@@ -4,7 +4,7 @@ import pytest
 
 from pelton import LLM, SamplingParams
 from pelton.sampling_params import BeamSearchParams
-from tests.support.engines import core_of, trace_steps
+from tests.support.engines import core_of, num_finished, trace_steps
 from tests.support.tiny_llama import tiny_llama
 
 BEAMS = BeamSearchParams(beam_width=2, max_tokens=4, ignore_eos=True)
@@ -48,18 +48,21 @@ def test_beam_search_takes_prompts_in_every_form(llm):
 def test_beam_search_in_turns_finds_the_same(llm, monkeypatch, limit):
     prompts = ["One two three", {"prompt": "The sun"}, [504, 3575]]
     together = llm.beam_search(prompts, BEAMS)
-    trace = trace_steps(monkeypatch, llm)
+    trace, finished = trace_steps(monkeypatch, llm), num_finished(llm)
     assert sequences(llm.beam_search(prompts, BEAMS, concurrency_limit=limit)) == sequences(together)
     assert max(len(step.request_ids) for step in trace) <= limit * BEAMS.beam_width
+    assert num_finished(llm)["abort"] == finished["abort"], "what was only checked does not count"
+    assert num_finished(llm)["length"] - finished["length"] == 3 * (1 + 3 * BEAMS.beam_width)
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("bad", ["", [49152], [1] * 64, {"prompt": "a", "cache_salt": ""}, None])
 def test_one_bad_prompt_stops_every_search_before_any_runs(llm, monkeypatch, bad, limit):
-    trace = trace_steps(monkeypatch, llm)
+    trace, finished = trace_steps(monkeypatch, llm), num_finished(llm)
     with pytest.raises(ValueError, match=r"^prompt 2: "):
         llm.beam_search(["Hello", "The sun", bad], BEAMS, concurrency_limit=limit)
     assert trace == []
+    assert num_finished(llm) == finished
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
+from pelton.checks import check_integer
 from pelton.config import EngineArgs, ModelConfig
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
@@ -15,7 +16,7 @@ from pelton.engine.beam_search import BeamSearch, BeamSearchOutput, next_token_p
 from pelton.engine.chat import as_conversation_list, render_chat
 from pelton.engine.input_processor import Prompt, TokensPrompt
 from pelton.engine.llm_engine import LLMEngine
-from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, check_integer
+from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from pelton.tokenizer import Tokenizer
 
 UseTqdm = bool | Callable[..., Any]
@@ -109,6 +110,7 @@ class LLM:
         first, with `finish_reason` "error" and the message as `stop_reason`.
         """
         prompts = as_prompt_list(prompts)
+        _check_use_tqdm(use_tqdm)
         engine = self.llm_engine
         request_params = next_token_params(
             params, self._args.sampling, engine.tokenizer.vocab_size, engine.max_model_len
@@ -149,6 +151,7 @@ class LLM:
         self, what: str, prompts: list[Prompt], sampling_params: Any, priority: Any, use_tqdm: UseTqdm
     ) -> list[RequestOutput]:
         """`what` a prompt is called in messages."""
+        _check_use_tqdm(use_tqdm)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         params = _one_per_prompt("sampling_params", sampling_params, len(prompts), what)
@@ -189,7 +192,7 @@ class LLM:
             try:
                 self._add_requests(request_ids, requests, "prompt")
             finally:
-                self.llm_engine.abort_requests(request_ids)
+                self.llm_engine.withdraw_requests(request_ids)
 
     def _complete(
         self, requests: Sequence[_Request], what: str = "prompt", use_tqdm: UseTqdm = False
@@ -205,18 +208,23 @@ class LLM:
                 self._add_requests(request_ids, requests, what)
                 outputs = self._run(len(requests), use_tqdm)
             except BaseException:
-                # A refused request or an interrupt: nothing may be left running in an engine that goes on living.
+                # An interrupt: nothing may be left running in an engine that goes on living.
                 self.llm_engine.abort_requests(request_ids)
                 raise
         return [outputs[request_id] for request_id in request_ids]
 
     def _add_requests(self, request_ids: Sequence[str], requests: Sequence[_Request], what: str) -> None:
-        for index, (request_id, (prompt, params, priority)) in enumerate(zip(request_ids, requests, strict=True)):
-            if isinstance(params, SamplingParams):
-                # Intermediate outputs would only cost time here.
-                params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            with _named(what, index, len(requests)):
-                self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
+        """Add all of them, or none: raises ValueError for the first that is not acceptable."""
+        try:
+            for index, (request_id, (prompt, params, priority)) in enumerate(zip(request_ids, requests, strict=True)):
+                if isinstance(params, SamplingParams):
+                    # Intermediate outputs would only cost time here.
+                    params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+                with _named(what, index, len(requests)):
+                    self.llm_engine.add_request(prompt, params, request_id=request_id, priority=priority)
+        except ValueError:
+            self.llm_engine.withdraw_requests(request_ids)
+            raise
 
     def _run(self, num_requests: int, use_tqdm: UseTqdm) -> dict[str, RequestOutput]:
         """Run until no request is left. Returns final outputs by request id."""
@@ -268,11 +276,14 @@ def _named(what: str, index: int, number: int) -> Iterator[None]:
         raise ValueError(f"{what} {index}: {error}" if number > 1 else str(error)) from None
 
 
+def _check_use_tqdm(use_tqdm: Any) -> None:
+    if not isinstance(use_tqdm, bool) and not callable(use_tqdm):
+        raise ValueError(f"use_tqdm must be True, False, or what makes a bar as tqdm does, got {use_tqdm!r}")
+
+
 def _progress(title: str, total: int, use_tqdm: UseTqdm) -> AbstractContextManager[Any]:
     """A bar to be updated, or None: not even a disabled one, whose global lock stays taken if an interrupt falls into
     it."""
-    if not isinstance(use_tqdm, bool) and not callable(use_tqdm):
-        raise ValueError(f"use_tqdm must be True, False, or what makes a bar as tqdm does, got {use_tqdm!r}")
     if use_tqdm is False:
         return nullcontext()
     make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm

@@ -1,17 +1,16 @@
 """How the tokens of one request are chosen, and when it stops."""
 
-import math
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
+from pelton.checks import check_flag, check_integer, finite_float, has_lone_surrogate
+from pelton.error_text import shown
+
 SEED_LIMIT = 2**64
 """Seeds are unsigned 64-bit integers: they key the counter-based random numbers of the sampler."""
-
-INTEGER_LIMIT = 2**63
-"""Messages between processes carry integers of 64 bits."""
 
 MAX_CHOICES = 1024
 """Each of `n` choices is a sequence of its own for the engine."""
@@ -105,14 +104,15 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.output_kind = RequestOutputKind(self.output_kind)
         except ValueError:
             raise ValueError(
-                f"output_kind must be a RequestOutputKind (CUMULATIVE, DELTA or FINAL_ONLY), got {self.output_kind!r}"
+                "output_kind must be a RequestOutputKind (CUMULATIVE, DELTA or FINAL_ONLY), "
+                f"got {shown(self.output_kind)}"
             ) from None
         self._check_lists()
         self._check_logit_bias()
         if self.extra_args is not None and not (
             isinstance(self.extra_args, dict) and all(isinstance(name, str) for name in self.extra_args)
         ):
-            raise ValueError(f"extra_args must be a dict of argument names and values, got {self.extra_args!r}")
+            raise ValueError(f"extra_args must be a dict of argument names and values, got {shown(self.extra_args)}")
         self._check_contradictions()
 
     def _check_numbers(self) -> None:
@@ -153,7 +153,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _check_lists(self) -> None:
         if self.stop is not None and not isinstance(self.stop, str | list | tuple):
-            raise ValueError(f"stop must be a string or a list of strings, got {self.stop!r}")
+            raise ValueError(f"stop must be a string or a list of strings, got {shown(self.stop)}")
         _check_strings("stop", self.stop_strings, MAX_STOP_STRINGS)
         if self.bad_words is not None:
             _check_is_list("bad_words", self.bad_words, "strings")
@@ -170,7 +170,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.logit_bias is None:
             return
         if not isinstance(self.logit_bias, dict):
-            raise ValueError(f"logit_bias must be a dict of token ids and numbers, got {self.logit_bias!r}")
+            raise ValueError(f"logit_bias must be a dict of token ids and numbers, got {shown(self.logit_bias)}")
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
             raise ValueError(
                 f"logit_bias must hold at most {MAX_LOGIT_BIASES} tokens, got {len(self.logit_bias)}; "
@@ -249,40 +249,9 @@ _FLAGS = (
 )
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text is not valid Unicode, so that no message can carry it."""
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
-def check_integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT - 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-    if value > high:
-        raise ValueError(f"{name} must be at most {high}, got {value}")
-
-
-def finite_float(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {number}")
-    return number
-
-
 def _check_is_list(name: str, value: Any, what: str) -> None:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{name} must be a list of {what}, got {value!r}")
+        raise ValueError(f"{name} must be a list of {what}, got {shown(value)}")
 
 
 def _check_strings(name: str, strings: Iterable[Any], most: int) -> None:
@@ -291,8 +260,8 @@ def _check_strings(name: str, strings: Iterable[Any], most: int) -> None:
         raise ValueError(f"{name} must hold at most {most} strings, got {len(strings)}")
     for string in strings:
         if not isinstance(string, str) or not string:
-            raise ValueError(f"{name} must hold non-empty strings, got {string!r}")
+            raise ValueError(f"{name} must hold non-empty strings, got {shown(string)}")
         if len(string) > MAX_STRING_LENGTH:
             raise ValueError(f"{name} must hold strings of at most {MAX_STRING_LENGTH} characters, got {len(string)}")
         if has_lone_surrogate(string):
-            raise ValueError(f"{name} must hold valid Unicode without lone surrogates, got {string!r}")
+            raise ValueError(f"{name} must hold valid Unicode without lone surrogates, got {shown(string)}")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import ClassVar
 
 import pytest
 
@@ -10,7 +11,7 @@ from pelton.cli.main import main
 from pelton.core.outputs import CompletionOutput, RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 from tests.cli.helpers import give_stdin
-from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
+from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama, write_tiny_llama
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +101,14 @@ def test_standard_input_alone(llm, monkeypatch, capsys, arguments):
     assert capsys.readouterr().out == expected(llm, ["Grüße"])
 
 
-def test_the_models_own_defaults(llm, monkeypatch, capsys):
+def test_the_models_own_defaults(llm, capsys, tmp_path):
     """They hold for what no flag says; without any, 256 tokens are the limit."""
-    monkeypatch.setattr(LLMEngine, "default_sampling_params", lambda self: SamplingParams(temperature=0, max_tokens=3))
-    assert main(["generate", "--model", tiny_llama(), "Hello"]) == 0
-    assert capsys.readouterr().out == expected(llm, ["Hello"], max_tokens=3)
-    monkeypatch.setattr(LLMEngine, "default_sampling_params", lambda self: SamplingParams(temperature=0))
-    assert main(["generate", "--model", tiny_llama(), "--ignore-eos", "--max-model-len", "256", "Hello"]) == 0
+    folder = write_tiny_llama(tmp_path)
+    (folder / "generation_config.json").write_text('{"temperature": 0, "max_new_tokens": 16}')
+    assert main(["generate", "--model", str(folder), "--ignore-eos", "Hello"]) == 0
+    assert capsys.readouterr().out == expected(llm, ["Hello"], max_tokens=16, ignore_eos=True)
+    (folder / "generation_config.json").write_text('{"temperature": 0}')
+    assert main(["generate", "--model", str(folder), "--ignore-eos", "--max-model-len", "256", "Hello"]) == 0
     assert " 255 output tokens in " in capsys.readouterr().err, "the rest of the context is a little less than 256"
 
 
@@ -120,14 +122,15 @@ def test_the_models_own_defaults(llm, monkeypatch, capsys):
         (["--min-tokens", "7", "Hi"], "min_tokens must be at most max_tokens, which is 6, got 7"),
         (["-", "a", "-"], "standard input can be read only once, but - is given 2 times"),
         (["--file", "no/such/file"], "no/such/file cannot be read: No such file or directory"),
-        (["--file", "."], ". cannot be read: Is a directory"),
+        (["--file", "."], ". cannot be read: it is not a regular file"),
         (["--file", sys.executable], "is not UTF-8"),
         (["--logprobs", "2", "Hi"], "logprobs is 2, but plain text has no place for it; use --jsonl"),
         (["--prompt-logprobs", "0", "Hi"], "prompt_logprobs is 0, but plain text has no place for it; use --jsonl"),
         (["--no-detokenize", "Hi"], "detokenize is False, but then there is no text to print; use --jsonl"),
         (["--system", "", "Hi"], "--system is given, but it is only for --chat"),
         (["--chat-template", __file__, "Hi"], "--chat-template is given, but it is only for --chat"),
-        (["--chat", "--chat-template", os.devnull, "Hi"], f"{os.devnull} is not a chat template"),
+        (["--chat", "--chat-template", os.devnull, "Hi"], f"{os.devnull} cannot be read: it is not a regular file"),
+        (["--chat", "--chat-template", "", "Hi"], "chat_template must be the text of a template or the path of a file"),
         (["--output", "out", "Hi"], "--output is given, but it is only for --jsonl"),
         (["--jsonl", "-", "Hi"], "PROMPT is given, but --jsonl has its own prompts and messages"),
         (["--jsonl", "-", "--file", "a"], "--file is given, but --jsonl has its own prompts and messages"),
@@ -184,15 +187,13 @@ class PlayedEngine:
     before."""
 
     tokenizer = None
+    generation_defaults: ClassVar = {}
 
     def __init__(self, steps, after_step):
         self._steps = iter(steps)
         self._after_step = after_step
         self._num_requests = 0
         self._first = True
-
-    def default_sampling_params(self):
-        return SamplingParams()
 
     def add_request(self, prompt, params):
         self._num_requests += 1

@@ -135,6 +135,15 @@ def test_another_models_particulars(capsys, other_model):
     assert found["sampling defaults"] == "temperature 0.6, top_k 0, top_p 1.0, max_tokens 99"
 
 
+def test_recommendations_that_no_request_could_have(capsys, other_model):
+    with open(f"{other_model}/generation_config.json", "w") as file:
+        file.write('{"temperature": -3}')
+    assert main(["models", other_model]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "other/generation_config.json: temperature must be at least 0 (0 means greedy), got -3" in captured.err
+
+
 def test_programs(capsys):
     lines = models(capsys, tiny_llama(), "--show-program").splitlines()
     programs = [line.split("(")[0] for line in lines if line.startswith("program ")]

@@ -6,7 +6,7 @@ import pytest
 
 from pelton import SamplingParams
 from pelton.cli.parser import CommandParser
-from pelton.cli.sampling_flags import NOT_FLAGS, SAMPLING_FLAGS, add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.sampling_flags import NOT_FLAGS, SAMPLING_FLAGS, add_sampling_flags, given_sampling
 
 EXAMPLES = {
     "n": (["3"], 3),
@@ -103,17 +103,6 @@ def test_help_has_the_defaults(capsys):
     assert "most tokens per output; 0 processes the prompt only. Default: so many." in text
     assert f"divides the logits; 0 means greedy. Default: {SamplingParams().temperature}." in text
     assert "--n N" not in text
-
-
-def test_the_model_has_a_say_before_the_command_has():
-    own = SamplingParams()
-    assert with_defaults(own, {}, 256).max_tokens == 256
-    assert with_defaults(own, {}, None).max_tokens is None
-    assert with_defaults(own, {"max_tokens": 5}, 256).max_tokens == 5
-    of_model = SamplingParams(max_tokens=40, temperature=0.6)
-    assert with_defaults(of_model, {"top_k": 3}, 256) == SamplingParams(max_tokens=40, temperature=0.6, top_k=3)
-    with pytest.raises(ValueError, match="min_tokens must be at most max_tokens, which is 40, got 50"):
-        with_defaults(of_model, {"min_tokens": 50}, 256)
 
 
 def test_nothing_is_given_by_default():

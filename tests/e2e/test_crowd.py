@@ -14,7 +14,8 @@ import pytest
 from pelton import SamplingParams
 from pelton.core.outputs import RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
-from tests.support.sampling_engine import BREAKING, EOS, SamplingEngine
+from tests.support.fakes import BREAKING
+from tests.support.sampling_engine import EOS, SamplingEngine
 
 NUM_REQUESTS = 60
 

@@ -7,10 +7,12 @@ import re
 import pytest
 
 from pelton import SamplingParams
+from pelton.cli.jsonl_format import answer, to_line
 from pelton.core.outputs import RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import RequestOutputKind
-from tests.support.sampling_engine import BREAKING, EOS, MODEL_VOCAB_SIZE, SamplingEngine
+from tests.support.fakes import BREAKING
+from tests.support.sampling_engine import EOS, MODEL_VOCAB_SIZE, SamplingEngine
 from tests.support.tiny_llama import smollm2_tokenizer
 
 PROMPT = [5, 6, 7]
@@ -193,6 +195,22 @@ def test_raw_and_processed_differ_as_they_should(monkeypatch):
     assert raw.cumulative_logprob < -0.1
     assert [len(entries) for entries in processed.logprobs] == [1] * 4
     assert [len(entries) for entries in raw.logprobs] == [3] * 4
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits"])
+def test_what_the_model_rules_out_may_be_there_all_the_same(monkeypatch, mode):
+    """As a token of the prompt, or forced by a processor: minus infinity, which JSON lines write as null."""
+    engine = SamplingEngine(monkeypatch, processors=[Force], logprobs_mode=mode)
+    engine.worker.model._common[[9, 11]] = -math.inf
+    params = SamplingParams(**GREEDY | {"max_tokens": 1}, logprobs=2, prompt_logprobs=2, extra_args={"force": [11]})
+    output = engine.run({"a": ([5, 9, 7], params)})["a"]
+    positions = [*output.prompt_logprobs[1:], *output.outputs[0].logprobs]
+    assert [(token_id, e.logprob) for p in positions for token_id, e in p.items() if not math.isfinite(e.logprob)] == [
+        (9, -math.inf),
+        (11, -math.inf),
+    ]
+    content = json.loads(to_line(answer(output, "a", params)))
+    assert [content["prompt_logprobs"][1]["logprob"], content["outputs"][0]["logprobs"][0]["logprob"]] == [None, None]
 
 
 # ------------------------------------------------------------------------------------ 18: broken rows of logits

@@ -43,7 +43,8 @@ def random_model(seed: int, vocab_size: int) -> Model:
 
 
 def top(logprobs: np.ndarray, count: int) -> dict[int, Logprob]:
-    best = np.argsort(-logprobs, kind="stable")[:count].tolist()
+    """As the engine gives them: without those that are impossible."""
+    best = np.argsort(-logprobs, kind="stable")[: min(count, np.isfinite(logprobs).sum())].tolist()
     return {token_id: Logprob(float(logprobs[token_id]), rank, "") for rank, token_id in enumerate(best, 1)}
 
 
@@ -174,7 +175,7 @@ def test_stops_early_only_if_nothing_better_can_come(length_penalty, num_steps):
     assert_found(sequences, plain_search(improbable_after_eos, [5], params, [0, 1], CONTEXT), params)
 
 
-def test_impossible_tokens_are_not_taken():
+def test_fewer_tokens_are_possible_than_the_beam_holds():
     def only_two(tokens):
         return np.array([math.log(0.75), math.log(0.25), -math.inf, -math.inf])
 

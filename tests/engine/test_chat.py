@@ -112,6 +112,7 @@ def test_a_template_as_text_and_as_a_file(tmp_path):
 def test_variables_of_the_template():
     template = "{{ mood }} {{ tools | length }}"
     assert rendered([USER], template, tools=TOOLS, chat_template_kwargs={"mood": "calm"}) == "calm 1"
+    assert rendered([USER], "{{ extras }}", chat_template_kwargs={"extras": "more"}) == "more"
 
 
 @pytest.mark.parametrize(
@@ -163,12 +164,13 @@ def test_refused_messages(messages, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tools": "weather"}, "tools must be a list of dicts that describe functions, got str"),
+        ({"tools": "weather"}, "tools must be a list of tools, got str"),
         ({"tools": ["weather"]}, "a tool must be a dictionary"),
         ({"chat_template_kwargs": [("a", 1)]}, "chat_template_kwargs must be a dict"),
         ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs must be a dict"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs has tools, which has a meaning"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs has messages, which"),
+        ({"chat_template_kwargs": {"chat_template": "{}"}}, "chat_template_kwargs has chat_template, which"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs has self, which"),
         ({"chat_template_kwargs": {"truncation": True}}, "truncation"),
         ({"chat_template": 5}, "chat_template must be the text of a template or the path of a file, got 5"),

@@ -11,6 +11,7 @@ from pelton.engine.params_processor import ParamsProcessor
 from pelton.loader import open_checkpoint
 from pelton.sampling.logits_processor import LogitsProcessor, RowProcessor
 from pelton.tokenizer import Tokenizer, load_tokenizer
+from tests.support.nested import nested
 from tests.support.vocabularies import vocabulary_tokenizer
 
 VOCAB_SIZE = 49152
@@ -192,11 +193,26 @@ def test_every_logits_processor_has_its_say(tokenizer: Tokenizer) -> None:
     assert processor.process(SamplingParams(temperature=0, extra_args={"by": 1}))[0].extra_args == {"by": 1}
 
 
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
+class Careless(Booster):
+    @classmethod
+    def validate_params(cls, params: SamplingParams) -> None:
+        if (params.extra_args or {})["boost"] > 1:
+            raise OSError("no\nsuch file")
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "problem"),
+    [
+        (None, "KeyError: 'boost'"),
+        ({"boost": "x"}, "TypeError: '>' not supported between instances of 'str' and 'int'"),
+        ({"boost": 2}, "OSError: no such file"),
+    ],
+)
+def test_whatever_a_logits_processor_raises_is_a_refusal(tokenizer: Tokenizer, extra_args: Any, problem: str) -> None:
+    processor = make_processor(tokenizer, logits_processors=[Careless])
+    words = f"the logits processor Careless cannot check the parameters: {problem}"
+    check_refusal(processor, {"extra_args": extra_args}, [words])
+    assert processor.process(SamplingParams(extra_args={"boost": 1}))[0].extra_args == {"boost": 1}
 
 
 @pytest.mark.parametrize(

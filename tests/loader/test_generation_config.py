@@ -79,14 +79,18 @@ def test_gguf_files_have_no_defaults(make_gguf: Callable[..., Path]) -> None:
         ("temperature", "[0.6]", r"must be a number, got \[0.6\]"),
         ("temperature", "NaN", "must be a finite number, got nan"),
         ("top_p", "Infinity", "must be a finite number, got inf"),
-        ("min_p", "1" + "0" * 400, "must be a finite number, got 1000"),
+        ("min_p", "1" + "0" * 400, "must be a finite number, got inf"),
+        ("temperature", '"' + "hot" * 1000 + '"', "must be a number, got 'hothot"),
+        ("temperature", "-3", r"must be at least 0 \(0 means greedy\), got -3"),
+        ("top_p", "2", r"must be in \(0, 1\] .* got 2"),
+        ("max_new_tokens", "-1", "must be at least 0, got -1"),
         ("repetition_penalty", "{}", "must be a number, got {}"),
         ("top_k", "50.0", "must be an integer, got 50.0"),
         ("top_k", "false", "must be an integer, got False"),
         ("max_new_tokens", '"many"', "must be an integer, got 'many'"),
     ],
 )
-def test_wrong_types_are_refused(defaults: Defaults, key: str, value: str, words: str) -> None:
+def test_what_no_request_could_have_is_refused(defaults: Defaults, key: str, value: str, words: str) -> None:
     with pytest.raises(ValueError, match=rf"generation_config.json: {key} {words}") as caught:
         defaults(f'{{"{key}": {value}}}')
     assert len(str(caught.value)) < 400

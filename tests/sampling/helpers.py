@@ -5,41 +5,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pelton.config import DecoderConfig, RopeConfig, SamplingConfig
+from pelton.config import SamplingConfig
 from pelton.loader import load_weights, open_checkpoint
 from pelton.models import create_model
-from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, Value, mask_words
+from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, mask_words
 from pelton.sampling import record_head
 from tests.models.helpers import BLOCK_SIZE, Engine
+from tests.support.identity import Identity
 from tests.support.prompts import prompts
 from tests.support.tiny_llama import smollm2_tokenizer
-
-
-class Identity:
-    """Logits are the hidden states."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.config = DecoderConfig(
-            architecture="identity",
-            vocab_size=vocab_size,
-            hidden_size=vocab_size,
-            intermediate_size=1,
-            num_layers=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_size=2,
-            rms_norm_eps=1e-5,
-            rope=RopeConfig(1e4),
-            sliding_rope=RopeConfig(1e4),
-            attention_scale=1.0,
-            max_position_embeddings=1,
-            tie_word_embeddings=True,
-            eos_token_ids=(0,),
-            layer_windows=(None,),
-        )
-
-    def head(self, op: Recorder, rows: Value) -> Value:
-        return rows
 
 
 @dataclass

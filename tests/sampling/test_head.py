@@ -7,7 +7,8 @@ import torch
 from pelton.config.sampling import LOGPROBS_MODES
 from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Interpreter, L, M, P, T
 from pelton.sampling import record_head, record_scorer
-from tests.sampling.helpers import Edit, Identity, edit_arrays, flags, run, warpers
+from tests.sampling.helpers import Edit, edit_arrays, flags, run, warpers
+from tests.support.identity import Identity
 
 RNG = np.random.default_rng(7)
 LOGITS = RNG.standard_normal((30, 50), dtype=np.float32) * 4

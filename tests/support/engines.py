@@ -7,6 +7,7 @@ import numpy as np
 from pelton import LLM, SamplingParams
 from pelton.core.messages import SchedulerOutput
 from pelton.core.outputs import RequestOutput
+from pelton.engine.llm_engine import LLMEngine
 from tests.support.fakes import PoisoningPool
 
 NEAR_TIE = 1e-3
@@ -38,6 +39,11 @@ def make_llm(monkeypatch, **kwargs) -> LLM:
 
 def core_of(llm: LLM):
     return llm.llm_engine._client._core
+
+
+def num_finished(engine: LLM | LLMEngine) -> dict[str, int]:
+    """Finish reason -> how many requests have ended so."""
+    return {m.labels["finished_reason"]: m.value for m in engine.get_metrics() if "finished_reason" in m.labels}
 
 
 def trace_steps(monkeypatch, llm: LLM) -> list[SchedulerOutput]:

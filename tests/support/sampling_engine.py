@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pelton import SamplingParams
-from pelton.config import DecoderConfig, EngineArgs, RopeConfig
+from pelton.config import EngineArgs
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.core.outputs import RequestOutput
 from pelton.engine.core_client import InprocClient
@@ -17,45 +17,18 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
-from pelton.ops import Recorder, Value
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
 from pelton.runner.step_limits import StepLimits
 from pelton.runner.step_results import StepResults
 from pelton.sampling.logits_processor import LogitsProcessor
-from tests.support.fakes import BREAKING, VOCAB_SIZE, DelayedExecutor, FakeModel, FakeWorker, PoisoningPool, full_spec
+from tests.support.fakes import BREAKING, DelayedExecutor, FakeModel, FakeWorker, PoisoningPool, full_spec
+from tests.support.identity import Identity
 from tests.support.tiny_llama import smollm2_tokenizer
 
 EOS = 2
 MAX_MODEL_LEN = 160
 MODEL_VOCAB_SIZE = BREAKING + 1
-
-
-class Identity:
-    """A model whose hidden states are its logits."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.config = DecoderConfig(
-            architecture="identity",
-            vocab_size=vocab_size,
-            hidden_size=vocab_size,
-            intermediate_size=1,
-            num_layers=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_size=2,
-            rms_norm_eps=1e-5,
-            rope=RopeConfig(1e4),
-            sliding_rope=RopeConfig(1e4),
-            attention_scale=1.0,
-            max_position_embeddings=1,
-            tie_word_embeddings=True,
-            eos_token_ids=(0,),
-            layer_windows=(None,),
-        )
-
-    def head(self, op: Recorder, rows: Value) -> Value:
-        return rows
 
 
 class LogitsFromHashes(FakeModel):
@@ -130,6 +103,3 @@ class SamplingEngine:
                 return outputs
             outputs |= {output.request_id: output for output in self.engine.step()}
         raise AssertionError("no end in sight")
-
-
-__all__ = ["BREAKING", "EOS", "MODEL_VOCAB_SIZE", "VOCAB_SIZE", "Identity", "SamplingEngine"]

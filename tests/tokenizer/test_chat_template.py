@@ -1,6 +1,7 @@
 from copy import deepcopy
 from datetime import datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_arguments_of_transformers_are_no_variables(name: str, smollm2: Tokenize
 
 
 def test_a_conversation_has_messages(smollm2: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="messages is empty"):
+    with pytest.raises(ValueError, match="the conversation is empty; it needs at least one message"):
         smollm2.apply_chat_template([])
 
 
@@ -182,10 +183,9 @@ def test_a_message_that_the_template_changes_cannot_be_continued() -> None:
         ChatTemplate("always the {same}", SPECIAL).render_unfinished(USER)
 
 
-@pytest.mark.parametrize("messages", [[], ["hi"], [*USER, {"role": "assistant"}], [*USER, {"content": "a"}]])
-def test_refuses_to_continue_what_is_not_a_message(messages: Any) -> None:
-    with pytest.raises(ValueError, match=r"messages is empty|a dictionary with a role|no text to continue"):
-        ChatTemplate(TEMPLATES["macros"], SPECIAL).render_unfinished(messages)
+def test_refuses_to_continue_what_has_no_text() -> None:
+    with pytest.raises(ValueError, match="no text to continue"):
+        ChatTemplate(TEMPLATES["macros"], SPECIAL).render_unfinished([*USER, {"role": "assistant"}])
 
 
 def test_smollm2_goes_on(smollm2: Tokenizer) -> None:
@@ -204,7 +204,7 @@ def test_a_prompt_goes_on_or_begins_anew(smollm2: Tokenizer) -> None:
 @pytest.mark.parametrize("given", [None, 5, "Hi", {"role": "user", "content": "Hi"}, iter(USER)])
 @pytest.mark.parametrize("unfinished", [False, True])
 def test_a_conversation_is_a_list(given: Any, unfinished: bool, smollm2: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="messages must be a list of messages, got"):
+    with pytest.raises(ValueError, match="a conversation must be a list of messages, got"):
         smollm2.apply_chat_template(given, add_generation_prompt=False, continue_final_message=unfinished)
 
 
@@ -242,10 +242,21 @@ def test_a_template_of_ones_own_goes_before_all_others() -> None:
         without.apply_chat_template(USER)
 
 
-@pytest.mark.parametrize("given", ["", "template.jinja", 5, b"{{ messages }}", ["{{ messages }}"]])
+@pytest.mark.parametrize("given", ["", 5, b"{{ messages }}", ["{{ messages }}"]])
 def test_what_is_no_template(given: Any, smollm2: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="chat_template must be the source of a Jinja template, got"):
+    with pytest.raises(ValueError, match="chat_template must be the text of a template or the path of a file, got"):
         smollm2.apply_chat_template(USER, chat_template=given)
+
+
+def test_the_file_of_a_template(tmp_path: Path, smollm2: Tokenizer) -> None:
+    path = tmp_path / "template.jinja"
+    with pytest.raises(ValueError, match=r"template.jinja cannot be read: No such file"):
+        smollm2.apply_chat_template(USER, chat_template=str(path))
+    path.write_text("no template")
+    with pytest.raises(ValueError, match=r"template.jinja is not a chat template: it has no \{$"):
+        smollm2.apply_chat_template(USER, chat_template=str(path))
+    path.write_text("{{ messages[0].content }}")
+    assert smollm2.apply_chat_template(USER, chat_template=str(path)) == "Hi <&> é"
 
 
 def test_a_template_of_ones_own_may_be_wrong(smollm2: Tokenizer) -> None:
@@ -253,10 +264,11 @@ def test_a_template_of_ones_own_may_be_wrong(smollm2: Tokenizer) -> None:
         smollm2.apply_chat_template(USER, chat_template="{{ messages")
 
 
-@pytest.mark.parametrize("messages", [["hi"], [{"content": "hi"}], [{"role": 5, "content": "hi"}]])
-def test_refuses_what_is_not_a_message(messages: Any) -> None:
-    with pytest.raises(ValueError, match="a dictionary with a role"):
-        render("{{ messages }}", messages)
+@pytest.mark.parametrize("message", ["hi", {"content": "hi"}, {"role": 5, "content": "hi"}, {"role": ""}])
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_refuses_what_is_not_a_message(message: Any, unfinished: bool, smollm2: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"^message 1: (a message must be a dict|role must be a string such as user)"):
+        smollm2.apply_chat_template([*USER, message], add_generation_prompt=False, continue_final_message=unfinished)
 
 
 @pytest.mark.parametrize(

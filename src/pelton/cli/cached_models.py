@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pelton.cli.messages import complain
 from pelton.cli.model_details import size_text
-from pelton.loader.messages import listed
+from pelton.error_text import listed
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo

@@ -1,20 +1,19 @@
 """`pelton chat`: talk with a model."""
 
 import argparse
-import sys
 from contextlib import suppress
 
+from pelton.cli.chat_input import ChatInput
 from pelton.cli.conversation import Conversation
 from pelton.cli.figures import Figures
 from pelton.cli.interrupts import first_interrupt_noted
-from pelton.cli.line_input import LineInput
+from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
-from pelton.cli.prompts import read_chat_template
-from pelton.cli.sampling_flags import add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.config import EngineArgs
 from pelton.core.outputs import RequestOutput
-from pelton.engine.llm_engine import LLMEngine
+from pelton.tokenizer.chat_template import read_chat_template
 
 _NOT_IN_CHAT = ("n", "logprobs", "prompt_logprobs", "detokenize")
 """Sampling parameters that a conversation has no use for."""
@@ -34,7 +33,9 @@ def make_parser() -> argparse.ArgumentParser:
         "output gets the answers and nothing else. If standard input is not a terminal, each line is a turn.",
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--chat-template", metavar="FILE", help="template to use instead of the model's")
+    parser.add_argument(
+        "--chat-template", metavar="TEMPLATE", help="template to use instead of the model's, as a file or as text"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line of figures on standard error after each answer")
     add_sampling_flags(parser, max_tokens_default="the rest of the context", leave_out=_NOT_IN_CHAT)
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
@@ -45,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
     """Exit status 1 if standard input is no terminal and a line could not be answered."""
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
-    chat_template = read_chat_template(options.chat_template)
-    engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    params = with_defaults(engine.default_sampling_params(), given, max_tokens=None)
+    given_template = options.chat_template
+    chat_template = None if given_template is None else read_chat_template(given_template)
+    engine, params = load_engine(args, given, max_tokens=None)
     conversation = Conversation(engine, params, system=options.system, chat_template=chat_template)
-    lines = LineInput()
+    lines = ChatInput()
     chat = Chat(conversation, lines, verbose=options.verbose)
     if lines.is_terminal:
         note(f"This is {args.model.model}; /help lists the commands.")
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 class Chat:
     """Lines in, answers out, until somebody leaves."""
 
-    def __init__(self, conversation: Conversation, lines: LineInput, *, verbose: bool) -> None:
+    def __init__(self, conversation: Conversation, lines: ChatInput, *, verbose: bool) -> None:
         self.num_failures = 0
         """Lines that could not be answered."""
         self._conversation = conversation

@@ -1,22 +1,23 @@
 """`pelton generate`: complete prompts, streaming to the terminal, or requests in JSON lines."""
 
 import argparse
-import sys
 
 import msgspec
 
-from pelton.cli import jsonl
+from pelton.cli import jsonl_batch
 from pelton.cli.figures import Figures
+from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
-from pelton.cli.prompts import NamedPrompt, read_chat_template, read_prompts
-from pelton.cli.sampling_flags import add_sampling_flags, given_sampling, with_defaults
+from pelton.cli.prompts import NamedPrompt, read_prompts
+from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
 from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
+from pelton.tokenizer.chat_template import read_chat_template
 
 MAX_TOKENS = 256
 """Default where neither the model nor the user says anything."""
@@ -51,10 +52,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", metavar="TEXT", help="system message before each prompt; with --chat")
     parser.add_argument(
-        "--chat-template", metavar="FILE", help="template to use instead of the model's; with --chat or --jsonl"
+        "--chat-template",
+        metavar="TEMPLATE",
+        help="template to use instead of the model's, as a file or as text; with --chat or --jsonl",
     )
-    parser.add_argument("--jsonl", metavar="FILE", help=jsonl.INPUT_HELP)
-    parser.add_argument("--output", metavar="FILE", help=jsonl.OUTPUT_HELP)
+    parser.add_argument("--jsonl", metavar="FILE", help=jsonl_batch.INPUT_HELP)
+    parser.add_argument("--output", metavar="FILE", help=jsonl_batch.OUTPUT_HELP)
     add_sampling_flags(parser, max_tokens_default=str(MAX_TOKENS))
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
@@ -64,13 +67,13 @@ def run(options: argparse.Namespace) -> int:
     """Everything that can be refused without the model is refused before it is loaded."""
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
-    chat_template = read_chat_template(options.chat_template)
+    given_template = options.chat_template
+    chat_template = None if given_template is None else read_chat_template(given_template)
     if options.jsonl is not None:
         _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
-        with jsonl.open_input(options.jsonl, options.output) as source:
-            engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-            defaults = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
-            return jsonl.run(
+        with jsonl_batch.open_input(options.jsonl, options.output) as source:
+            engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
+            return jsonl_batch.run(
                 engine,
                 source,
                 options.output,
@@ -87,8 +90,7 @@ def run(options: argparse.Namespace) -> int:
     if not given.get("detokenize", True):
         raise ValueError("detokenize is False, but then there is no text to print; use --jsonl")
     prompts = read_prompts(options.prompts, options.files)
-    engine = LLMEngine.from_engine_args(args, progress=sys.stderr.isatty())
-    params = with_defaults(engine.default_sampling_params(), given, MAX_TOKENS)
+    engine, params = load_engine(args, given, max_tokens=MAX_TOKENS)
     return _print_answers(engine, prompts, params, options, chat_template)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pelton.loader.text_files import read_text
+
 STANDARD_INPUT = "-"
 
 
@@ -31,26 +33,7 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[NamedPrompt
     if (num_reads := texts.count(STANDARD_INPUT)) > 1:
         raise ValueError(f"standard input can be read only once, but - is given {num_reads} times")
     prompts = [_standard_input() if text == STANDARD_INPUT else NamedPrompt(text, text) for text in texts]
-    return prompts + [NamedPrompt(file, read_file(file).removesuffix("\n")) for file in files]
-
-
-def read_chat_template(path: str | None) -> str | None:
-    """The text of a template's file, if there is one."""
-    if path is None:
-        return None
-    text = read_file(path)
-    if "{" not in text:
-        raise ValueError(f"{path} is not a chat template: it has no {{")
-    return text
-
-
-def read_file(path: str) -> str:
-    """A file's text, which is UTF-8. Raises ValueError that names it."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    return decode(content, path)
+    return prompts + [NamedPrompt(file, read_text(Path(file)).removesuffix("\n")) for file in files]
 
 
 def decode(content: bytes, source: str) -> str:

@@ -1,10 +1,8 @@
-"""Sampling parameters as flags, and the parameters that follow from flags and model."""
+"""Sampling parameters as flags."""
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
-
-import msgspec
 
 from pelton.loader.text_files import parse_json
 from pelton.sampling_params import SamplingParams
@@ -104,14 +102,3 @@ def given_sampling(options: argparse.Namespace) -> dict[str, Any]:
     # Checked before a model is loaded, as far as that can be done without its defaults.
     SamplingParams(**{"max_tokens": None, **given})
     return given
-
-
-def with_defaults(model_defaults: SamplingParams, given: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:
-    """The model's default parameters, changed by what was given. Raises ValueError if they contradict each other.
-
-    `max_tokens` is for the case that neither the model nor the user says how many: the default of `SamplingParams`
-    is short for a command.
-    """
-    if model_defaults.max_tokens == SamplingParams().max_tokens:
-        given = {"max_tokens": max_tokens, **given}
-    return msgspec.structs.replace(model_defaults, **given)

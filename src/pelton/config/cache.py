@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pelton.config.options import check_at_least, check_bool, check_choice, option
+from pelton.checks import check_choice, check_flag, check_integer
+from pelton.config.options import option
 
 HASH_ALGORITHMS = ("sha256", "builtin")
 
@@ -29,13 +30,13 @@ class CacheConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("block_size", self.block_size, 1)
+        check_integer("block_size", self.block_size, low=1)
         if self.kv_cache_memory_bytes is not None:
-            check_at_least("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+            check_integer("kv_cache_memory_bytes", self.kv_cache_memory_bytes, low=1)
         if self.num_gpu_blocks_override is not None:
             # Block 0 is the null block.
-            check_at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 2)
+            check_integer("num_gpu_blocks_override", self.num_gpu_blocks_override, low=2)
             if self.kv_cache_memory_bytes is not None:
                 raise ValueError("set only one of num_gpu_blocks_override and kv_cache_memory_bytes")
-        check_bool("enable_prefix_caching", self.enable_prefix_caching)
+        check_flag("enable_prefix_caching", self.enable_prefix_caching)
         check_choice("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)

@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from pelton.config.options import check_at_least, option
+from pelton.checks import check_integer
+from pelton.config.options import option
 
 _REVISION = re.compile(r"(?!/)(?!.*\.\.)\S+")
 """Git's names, roughly; none of them leads out of the folder in which a cache keeps them."""
@@ -34,4 +35,4 @@ class ModelConfig:
         if self.revision is not None and not (isinstance(self.revision, str) and _REVISION.fullmatch(self.revision)):
             raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
         if self.max_model_len is not None:
-            check_at_least("max_model_len", self.max_model_len, 2)  # a prompt and an output
+            check_integer("max_model_len", self.max_model_len, low=2)  # a prompt and an output

@@ -16,25 +16,6 @@ def doc_of(declared: "Field[Any]") -> str:
     return str(declared.metadata["doc"])
 
 
-def check_at_least(name: str, value: object, low: int) -> None:
-    """Raise ValueError unless `value` is an integer of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
 def check_positive(section: object, *names: str) -> None:
     """Raise ValueError unless these fields of `section` are finite numbers above 0."""
     for name in names:

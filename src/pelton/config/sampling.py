@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pelton.config.options import check_at_least, check_choice, option
+from pelton.checks import check_choice, check_integer
+from pelton.config.options import option
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
 GENERATION_CONFIGS = ("auto", "none")
@@ -37,7 +38,7 @@ class SamplingConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("max_logprobs", self.max_logprobs, -1)
+        check_integer("max_logprobs", self.max_logprobs, low=-1)
         check_choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
         check_choice("generation_config", self.generation_config, GENERATION_CONFIGS)
         given = self.logits_processors

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pelton.config.options import check_at_least, check_choice, option
+from pelton.checks import check_choice, check_integer
+from pelton.config.options import option
 
 POLICIES = ("fcfs", "priority")
 
@@ -30,7 +31,7 @@ class SchedulerConfig:
         return self.max_num_batched_tokens
 
     def __post_init__(self) -> None:
-        check_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        check_at_least("max_num_seqs", self.max_num_seqs, 1)
-        check_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        check_integer("max_num_batched_tokens", self.max_num_batched_tokens, low=1)
+        check_integer("max_num_seqs", self.max_num_seqs, low=1)
+        check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, low=0)
         check_choice("scheduling_policy", self.scheduling_policy, POLICIES)

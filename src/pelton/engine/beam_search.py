@@ -68,13 +68,13 @@ class BeamSearch:
     def advance(self, next_logprobs: Sequence[dict[int, Logprob]]) -> None:
         """Extend the live sequences.
 
-        `next_logprobs` has an entry for each: at least the `2 * beam_width` most likely next tokens. Less likely ones
-        are not looked at, nor impossible ones.
+        `next_logprobs` has an entry for each: at least the `2 * beam_width` most likely next tokens, or all that are
+        possible if these are fewer. Less likely ones are not looked at.
         """
         extensions = []
         for sequence, entries in zip(self.live, next_logprobs, strict=True):
             for token_id, entry in entries.items():
-                if entry.rank > 2 * self._params.beam_width or entry.logprob == -math.inf:
+                if entry.rank > 2 * self._params.beam_width:
                     continue
                 if token_id in self._eos_token_ids:
                     self._completed.append(self._stopped(sequence, token_id, entries))

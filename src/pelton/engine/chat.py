@@ -1,15 +1,17 @@
 """Conversations: from messages, as chat interfaces have them, to prompts."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from inspect import signature
 from typing import Any
 
 from pelton.engine.input_processor import TokensPrompt
-from pelton.loader.messages import shown
-from pelton.loader.text_files import parse_json, read_text
+from pelton.error_text import shown
+from pelton.loader.text_files import parse_json
 from pelton.tokenizer import Tokenizer
+from pelton.tokenizer.chat_template import check_messages
 
-_ARGUMENTS = ("self", "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools")
+_ARGUMENTS = frozenset(signature(Tokenizer.apply_chat_template).parameters) - {"extras"}
+"""Names that are no variables of a template."""
 
 
 def render_chat(
@@ -32,13 +34,13 @@ def render_chat(
 
     Raises ValueError that names the message, or says what the template refuses.
     """
-    checked = _check_messages(messages)
+    check_messages(messages)
     text = tokenizer.apply_chat_template(
-        checked,
-        chat_template=None if chat_template is None else _read_template(chat_template),
+        [_as_templates_expect(index, message) for index, message in enumerate(messages)],
+        chat_template=chat_template,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
-        tools=_check_tools(tools),
+        tools=tools,
         **_check_extras(chat_template_kwargs),
     )
     # The template writes beginning-of-sequence tokens itself, if the model wants one.
@@ -56,35 +58,19 @@ def as_conversation_list(messages: Any) -> list[Any]:
     return [messages] if isinstance(messages[0], Mapping) else list(messages)
 
 
-def _check_messages(messages: Any) -> list[dict[str, Any]]:
-    """The messages as templates expect them: contents are text, arguments of tool calls are objects."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
-        raise ValueError(f"a conversation must be a list of messages, got {type(messages).__name__}")
-    if not messages:
-        raise ValueError("the conversation is empty; it needs at least one message")
-    checked = []
-    for index, message in enumerate(messages):
-        try:
-            checked.append(_check_message(message))
-        except ValueError as error:
-            raise ValueError(f"message {index}: {error}") from None
-    return checked
-
-
-def _check_message(message: Any) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise ValueError(f"a message must be a dict with a role and a content, got {type(message).__name__}")
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise ValueError(f"role must be a string such as user, got {shown(role)}")
+def _as_templates_expect(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The content is text, arguments of tool calls are objects."""
     checked = dict(message)
     tool_calls = message.get("tool_calls")
-    if tool_calls is not None:
-        checked["tool_calls"] = _check_tool_calls(tool_calls)
-    if message.get("content") is not None:
-        checked["content"] = _as_text(message["content"])
-    elif not tool_calls:
-        raise ValueError("content is missing; it must be text, unless the message has tool_calls")
+    try:
+        if tool_calls is not None:
+            checked["tool_calls"] = _check_tool_calls(tool_calls)
+        if message.get("content") is not None:
+            checked["content"] = _as_text(message["content"])
+        elif not tool_calls:
+            raise ValueError("content is missing; it must be text, unless the message has tool_calls")
+    except ValueError as error:
+        raise ValueError(f"message {index}: {error}") from None
     return checked
 
 
@@ -131,24 +117,11 @@ def _parse_arguments(text: str) -> dict[str, Any]:
         raise ValueError(f"arguments of a tool call must be a dict, or a JSON object as text: {error}") from None
 
 
-def _check_tools(tools: Any) -> Any:
-    if tools is not None and not isinstance(tools, list | tuple):
-        raise ValueError(f"tools must be a list of dicts that describe functions, got {type(tools).__name__}")
-    return tools
-
-
 def _check_extras(extras: Any) -> Mapping[str, Any]:
     if extras is None:
         return {}
     if not isinstance(extras, Mapping) or not all(isinstance(name, str) for name in extras):
         raise ValueError(f"chat_template_kwargs must be a dict of names and values, got {shown(extras)}")
-    if clash := [name for name in _ARGUMENTS if name in extras]:
+    if clash := [name for name in extras if name in _ARGUMENTS]:
         raise ValueError(f"chat_template_kwargs has {clash[0]}, which has a meaning of its own here; take it out")
     return extras
-
-
-def _read_template(template: Any) -> str:
-    """Raises ValueError for a file that cannot be read."""
-    if not isinstance(template, str) or not template:
-        raise ValueError(f"chat_template must be the text of a template or the path of a file, got {shown(template)}")
-    return template if "{" in template else read_text(Path(template))

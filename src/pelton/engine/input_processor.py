@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NotRequired, TypedDict
 
+from pelton.checks import INTEGER_LIMIT, check_integer, has_lone_surrogate
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
 from pelton.engine.params_processor import ParamsProcessor
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.sampling.logits_processor import LogitsProcessor
-from pelton.sampling_params import INTEGER_LIMIT, SamplingParams, has_lone_surrogate
+from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
@@ -97,10 +98,7 @@ class InputProcessor:
         return ProcessedRequest(message, text)
 
     def _check_priority(self, priority: Any) -> None:
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ValueError(f"priority must be an integer, got {shown(priority)}")
-        if not -INTEGER_LIMIT <= priority < INTEGER_LIMIT:
-            raise ValueError(f"priority must be in [-2**63, 2**63), got {priority}")
+        check_integer("priority", priority, low=-INTEGER_LIMIT)
         if priority and not self._has_priorities:
             raise ValueError(f"priority is {priority}, but only scheduling_policy='priority' looks at it")
 

@@ -1,6 +1,6 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,9 +14,7 @@ from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
 from pelton.executor import UniprocExecutor
-from pelton.loader import Checkpoint, open_checkpoint
-from pelton.loader.hf.folder import GENERATION_CONFIG
-from pelton.loader.messages import in_file
+from pelton.loader import open_checkpoint
 from pelton.runner import CPUWorker
 from pelton.sampling.logits_processor import load_logits_processors
 from pelton.sampling_params import SamplingParams
@@ -34,17 +32,18 @@ class LLMEngine:
         tokenizer: Tokenizer,
         *,
         model_name: str = "",
-        default_sampling_params: SamplingParams | None = None,
+        generation_defaults: Mapping[str, float | int] | None = None,
     ) -> None:
-        """`model_name` labels the metrics. Default parameters are Pelton's own unless given."""
+        """`model_name` labels the metrics."""
         self.tokenizer = tokenizer
         self.model_name = model_name
+        self.generation_defaults = dict(generation_defaults or {})
+        """Sampling parameters that the model recommends, by their names; what is not here is as in `SamplingParams`."""
         self.stats: EngineStats | None = None
         """The core's state after the last step."""
         self._client = client
         self._input_processor = input_processor
         self._output_processor = output_processor
-        self._default_sampling_params = default_sampling_params or SamplingParams()
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs, *, progress: bool = False) -> "LLMEngine":
@@ -54,9 +53,12 @@ class LLMEngine:
         """
         logits_processors = load_logits_processors(args.sampling.logits_processors)
         checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
-        default_sampling_params = None
+        generation_defaults: dict[str, float | int] = {}
         if args.sampling.generation_config != "none":
-            default_sampling_params = _model_defaults(checkpoint)
+            try:
+                generation_defaults = checkpoint.generation_defaults()
+            except ValueError as error:
+                raise ValueError(f"{error}; generation_config='none' goes without") from None
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
@@ -76,7 +78,7 @@ class LLMEngine:
             OutputProcessor(tokenizer),
             tokenizer,
             model_name=args.model.model,
-            default_sampling_params=default_sampling_params,
+            generation_defaults=generation_defaults,
         )
 
     @property
@@ -91,7 +93,7 @@ class LLMEngine:
 
     def default_sampling_params(self) -> SamplingParams:
         """A new copy of what requests without parameters get: the model's defaults where it has some."""
-        return msgspec.structs.replace(self._default_sampling_params)
+        return SamplingParams(**self.generation_defaults)  # type: ignore[arg-type]
 
     def next_request_id(self) -> str:
         """An id that no unfinished request has."""
@@ -113,9 +115,8 @@ class LLMEngine:
             for message in messages:
                 self._client.add_request(message)
         except BaseException:
-            # Refused, or interrupted. Nobody of ours has these ids, so whatever the core knows by them is not wanted.
-            self._output_processor.discard_request(request_id)
-            self._client.abort_requests([message.request_id for message in messages])
+            # Refused, or interrupted. Nobody else has these ids, so whatever the core knows by them is not wanted.
+            self.withdraw_requests([request_id])
             raise
         return request_id
 
@@ -124,17 +125,23 @@ class LLMEngine:
 
         Raises ValueError if `request_ids` is not a collection of ids.
         """
-        if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
-            raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
-        request_ids = list(request_ids)
-        for request_id in request_ids:
-            if not isinstance(request_id, str):
-                raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+        request_ids = _id_list(request_ids)
         core_ids = self._output_processor.core_ids(request_ids)
         # Ours first: should an interrupt come between, the core works for nobody, and nobody waits for nothing.
         outputs = self._output_processor.abort_requests(request_ids)
         self._client.abort_requests(core_ids)
         return outputs
+
+    def withdraw_requests(self, request_ids: Iterable[str]) -> None:
+        """Take back requests that no step has seen, as if they had never been added: no output, no metric.
+
+        Ids that are unknown are ignored. Raises ValueError as `abort_requests` does.
+        """
+        request_ids = _id_list(request_ids)
+        core_ids = self._output_processor.core_ids(request_ids)
+        for request_id in request_ids:
+            self._output_processor.discard_request(request_id)
+        self._client.abort_requests(core_ids)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
@@ -171,11 +178,11 @@ class LLMEngine:
         self._client.shutdown()
 
 
-def _model_defaults(checkpoint: Checkpoint) -> SamplingParams:
-    """Raises ValueError for values in generation_config.json that no request could have."""
-    try:
-        defaults = checkpoint.generation_defaults()
-        with in_file(checkpoint.path / GENERATION_CONFIG):
-            return SamplingParams(**defaults)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise ValueError(f"{error}; generation_config='none' goes without") from None
+def _id_list(request_ids: object) -> list[str]:
+    if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
+        raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
+    checked = list(request_ids)
+    for request_id in checked:
+        if not isinstance(request_id, str):
+            raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+    return checked

@@ -61,7 +61,7 @@ class OutputProcessor:
         return messages
 
     def discard_request(self, request_id: str) -> None:
-        """Forget a request that the core did not take, as if it had never been added."""
+        """Forget a request, as if it had never been added."""
         if request_id in self._requests:
             self._forget(self._requests[request_id])
 

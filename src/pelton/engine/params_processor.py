@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pelton.loader.messages import listed, one_line, shown
+from pelton.error_text import listed, one_line, shown
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import MAX_BAD_WORDS, SEED_LIMIT, SamplingParams
 from pelton.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ class ParamsProcessor:
             self._check_argument_names(params.extra_args)
             params.extra_args = _as_sent(params.extra_args)
         for processor in self._logits_processors:
-            processor.validate_params(params)
+            _validate(processor, params)
         return params, bad_words
 
     def _check_vocabulary(self, name: str, token_ids: Iterable[int]) -> None:
@@ -123,6 +123,17 @@ def _own_copy(params: SamplingParams) -> SamplingParams:
         copies["stop"] = list(params.stop)
     seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
     return msgspec.structs.replace(params, seed=seed, **copies)
+
+
+def _validate(processor: type[LogitsProcessor], params: SamplingParams) -> None:
+    """Code of the user's own: whatever it raises is about this request only."""
+    try:
+        processor.validate_params(params)
+    except ValueError:
+        raise
+    except Exception as error:
+        problem = one_line(f"{type(error).__name__}: {error}")
+        raise ValueError(f"the logits processor {processor.__name__} cannot check the parameters: {problem}") from error
 
 
 def _as_sent(extra_args: dict[str, Any]) -> dict[str, Any]:

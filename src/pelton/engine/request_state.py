@@ -46,7 +46,7 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         """Whether all choices have ended."""
-        return None not in [choice.finish_reason for choice in self.choices]
+        return all(choice.finish_reason is not None for choice in self.choices)
 
     def add_prompt_logprobs(self, positions: Iterable[TokenLogprobs]) -> None:
         """Those of the next prompt tokens."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pelton.config import DecoderConfig
+from pelton.error_text import listed
 from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf.config import read_gguf_config
 from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
@@ -15,7 +16,6 @@ from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, r
 from pelton.loader.hf.generation_config import read_generation_defaults
 from pelton.loader.hf.hub import fetch_model, parse_hub_id
 from pelton.loader.hf.safetensors_file import SafetensorsFile
-from pelton.loader.messages import listed
 from pelton.loader.model_files import PICKLE
 from pelton.ops.arrays import Float32
 
@@ -38,7 +38,7 @@ class Checkpoint(ABC):
     def generation_defaults(self) -> dict[str, float | int]:
         """What the model's authors recommend for sampling, by `SamplingParams`' names; most recommend nothing.
 
-        Raises ValueError that names the file and the key for a value of a wrong type.
+        Raises ValueError that names the file and the key for a value that no request could have.
         """
 
     @abstractmethod

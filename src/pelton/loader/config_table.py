@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pelton.config import DecoderConfig
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 
 Fields = dict[str, Any]
 """What was read: fields of `DecoderConfig`, and the inputs that others are derived from."""

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import NoReturn
 
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 

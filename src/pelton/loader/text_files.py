@@ -5,7 +5,7 @@ import os.path
 from pathlib import Path
 from typing import Any
 
-from pelton.loader.messages import check_name, shown
+from pelton.error_text import check_name, shown
 from pelton.loader.model_files import LFS_POINTER, recognise, regular_size
 
 _MAX_BYTES = 16_000_000

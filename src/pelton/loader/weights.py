@@ -15,8 +15,8 @@ import numpy as np
 from tqdm import tqdm
 
 from pelton.config import DecoderConfig
+from pelton.error_text import listed
 from pelton.loader.checkpoint import Checkpoint
-from pelton.loader.messages import listed
 from pelton.ops.arrays import Float32
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
 
 _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")

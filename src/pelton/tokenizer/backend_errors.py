@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pelton.loader.messages import one_line
+from pelton.error_text import one_line
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from threading import local
 from typing import Any, NoReturn
 
@@ -13,7 +14,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pelton.loader.messages import one_line, shown
+from pelton.error_text import one_line, shown
+from pelton.loader.text_files import read_text
 
 _MAX_STEPS = 500_000
 """Rounds of loops and calls of macros in one rendering: a few seconds of work."""
@@ -133,11 +135,9 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **extras: Any) -> str:
         """The prompt of a conversation.
 
-        Entries of a message that are None count as absent. Raises ValueError for messages that are not dictionaries
-        with a role, and for whatever the template itself refuses. Rounds of loops are limited; memory, and what a
-        single expression or filter does, are not.
+        Entries of a message that are None count as absent. Raises ValueError for whatever the template refuses. Rounds
+        of loops are limited; memory, and what a single expression or filter does, are not.
         """
-        _check_messages(messages)
         present = [{key: value for key, value in message.items() if value is not None} for message in messages]
         variables = {"tools": None, "documents": None, **self._special_tokens, **extras}
         self._steps.start()
@@ -152,7 +152,6 @@ class ChatTemplate:
 
         Raises ValueError as `render` does, and if there is no such text or if the template changes it.
         """
-        _check_messages(messages)
         marked, text = _with_end_mark(messages[-1].get("content"))
         rendered = self.render([*messages[:-1], {**messages[-1], "content": marked}], False, **extras)
         before, mark, after = rendered.rpartition(_END_MARK.rstrip())
@@ -166,14 +165,32 @@ class ChatTemplate:
         return before
 
 
-def _check_messages(messages: object) -> None:
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ValueError(f"messages must be a list of messages, got {type(messages).__name__}")
+def check_messages(messages: object) -> None:
+    """Raise ValueError, which names the message, unless this is a conversation: messages, each with a role."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
+        raise ValueError(f"a conversation must be a list of messages, got {type(messages).__name__}")
     if not messages:
-        raise ValueError("messages is empty; a conversation has at least one message")
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ValueError(f"a message must be a dictionary with a role and a content, got {shown(message)}")
+        raise ValueError("the conversation is empty; it needs at least one message")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            kind = type(message).__name__
+            raise ValueError(f"message {index}: a message must be a dict with a role and a content, got {kind}")
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise ValueError(f"message {index}: role must be a string such as user, got {shown(role)}")
+
+
+def read_chat_template(given: object) -> str:
+    """The text of a template: what is given, if it has a `{`, and else what is in the file of this name.
+
+    Raises ValueError for a file that cannot be read, and for what is no template.
+    """
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"chat_template must be the text of a template or the path of a file, got {shown(given)}")
+    text = given if "{" in given else read_text(Path(given))
+    if "{" not in text:
+        raise ValueError(f"{given} is not a chat template: it has no {{")
+    return text
 
 
 def _with_end_mark(content: Any) -> tuple[Any, str]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pelton.error_text import shown
 from pelton.loader.hf.folder import CHAT_TEMPLATE, LEGACY_CHAT_TEMPLATE, MORE_TEMPLATES, TOKENIZER_CONFIG
-from pelton.loader.messages import shown
 from pelton.loader.text_files import is_there, read_json, read_text
 
 _MAX_NAMED_TEMPLATES = 100

@@ -6,8 +6,8 @@ from typing import Any
 
 import tokenizers
 
+from pelton.error_text import in_file, shown
 from pelton.loader.hf.folder import SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG
-from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json, read_text
 from pelton.tokenizer.added_tokens import token_content, with_added_tokens
 from pelton.tokenizer.backend_errors import backend_errors

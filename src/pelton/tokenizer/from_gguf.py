@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import tokenizers
 
+from pelton.error_text import shown
 from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.vocabulary_keys import END_KEYS, PREFIX
-from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.gguf.bpe import byte_level_backend, pre_tokenization
 from pelton.tokenizer.gguf.sentencepiece import sentencepiece_backend

@@ -1,7 +1,7 @@
 """The tokenizer that belongs to a checkpoint."""
 
+from pelton.error_text import in_file
 from pelton.loader import Checkpoint, GGUFCheckpoint
-from pelton.loader.messages import in_file
 from pelton.tokenizer.from_folder import tokenizer_from_folder
 from pelton.tokenizer.from_gguf import tokenizer_from_gguf
 from pelton.tokenizer.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from typing import Any
 
 import tokenizers
 
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.tokenizer.component_parts import component_parts
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import tokenizers
 
-from pelton.loader.messages import shown
-from pelton.sampling_params import check_flag
+from pelton.checks import check_flag
+from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.chat_template import ChatTemplate
+from pelton.tokenizer.chat_template import ChatTemplate, check_messages, read_chat_template
 from pelton.tokenizer.detokenizer import (
     BYTE_ALPHABET,
     ByteLevelDetokenizer,
@@ -180,8 +180,9 @@ class Tokenizer:
         """The prompt of a conversation; `extras` are further variables of the template.
 
         `continue_final_message`: end the prompt with the final message's content, for the model to go on with it.
-        `chat_template`: the source of a template, instead of the model's own. With tools, the model's template for them
-        is taken if it has one of its own. Raises ValueError if there is no template, or if it refuses the messages.
+        `chat_template`: the text of a template, or the path of its file, instead of the model's own. With tools, the
+        model's template for them is taken if it has one. Raises ValueError for messages that are none, and if there is
+        no template, or if it refuses the messages.
         """
         if elsewhere := sorted(_NOT_VARIABLES.intersection(extras)):
             raise ValueError(f"apply_chat_template has no argument {', '.join(elsewhere)}, and gives the text only")
@@ -197,6 +198,7 @@ class Tokenizer:
         for tool in tools or ():
             if not isinstance(tool, Mapping):
                 raise ValueError(f"a tool must be a dictionary that describes it (JSON schema), got {shown(tool)}")
+        check_messages(messages)
         template = self._compiled(self._template(chat_template, tools is not None))
         if continue_final_message:
             return template.render_unfinished(messages, tools=tools, **extras)
@@ -205,9 +207,7 @@ class Tokenizer:
     def _template(self, given: object, has_tools: bool) -> str:
         """The source of the template to take."""
         if given is not None:
-            if not isinstance(given, str) or "{" not in given:
-                raise ValueError(f"chat_template must be the source of a Jinja template, got {shown(given)}")
-            return given
+            return read_chat_template(given)
         own = self._named_templates.get("tool_use", self._own_template) if has_tools else self._own_template
         if own is None:
             others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""

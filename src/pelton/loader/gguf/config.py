@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from pelton.config import DecoderConfig
+from pelton.error_text import in_file, shown
 from pelton.loader.config_table import ConfigTable, Fields, build_config, is_same, read_fields
 from pelton.loader.gguf.end_tokens import end_token_ids
 from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.rope import SCALING_PREFIX, read_rope
 from pelton.loader.gguf.tables import GGUF_ARCHITECTURES
 from pelton.loader.gguf.vocabulary_keys import TOKENS
-from pelton.loader.messages import in_file, shown
 
 _GENERAL_FIXED = {"general.type": "model", "general.quantization_version": 2}
 _ADAPTER_PREFIX = "adapter."

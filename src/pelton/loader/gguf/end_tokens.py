@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pelton.error_text import shown
 from pelton.loader.config_table import check_eos_token_ids
 from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.vocabulary_keys import END_KEYS, PREFIX, TOKEN_TYPES, TOKENS, TokenType
-from pelton.loader.messages import shown
 
 _TURN_ENDS = frozenset({
     "<|eot_id|>",  # Llama 3

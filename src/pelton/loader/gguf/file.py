@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from pelton.error_text import check_name, shown
 from pelton.loader.gguf.tensor_types import READABLE, TYPE_NAMES
-from pelton.loader.messages import check_name, shown
 from pelton.loader.model_files import MappedFile
 from pelton.ops.arrays import Float32
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 
 from pelton.config import LinearScaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
+from pelton.error_text import shown
 from pelton.loader.config_table import ConfigTable, Fields, Key, constant, number, read_fields, size
-from pelton.loader.messages import shown
 from pelton.loader.rope import yarn_magnitude
 
 SCALING_PREFIX = "rope.scaling."

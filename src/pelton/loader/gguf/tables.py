@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pelton.error_text import shown
 from pelton.loader.config_table import (
     ConfigTable,
     Fields,
@@ -18,7 +19,6 @@ from pelton.loader.config_table import (
     size,
 )
 from pelton.loader.derived import DERIVED
-from pelton.loader.messages import shown
 from pelton.loader.rope import gemma3_context_length
 
 

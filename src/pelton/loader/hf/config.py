@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pelton.config import DecoderConfig
+from pelton.error_text import in_file, shown
 from pelton.loader.config_table import build_config, check_eos_token_ids, read_fields
 from pelton.loader.hf.folder import CONFIG, GENERATION_CONFIG
 from pelton.loader.hf.generation_config import read_generation_config
 from pelton.loader.hf.tables import HF_CLASSES, QUANTIZATION_KEYS
-from pelton.loader.messages import in_file, shown
 from pelton.loader.text_files import is_there, read_json
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from pelton.loader.messages import check_name, listed, shown
+from pelton.error_text import check_name, listed, shown
 from pelton.loader.model_files import PICKLE
 from pelton.loader.text_files import read_json
 

@@ -15,6 +15,7 @@ from logging import getLogger
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from pelton.error_text import listed
 from pelton.loader.hf.config import read_hf_config
 from pelton.loader.hf.folder import (
     CONFIG,
@@ -27,7 +28,6 @@ from pelton.loader.hf.folder import (
     shards,
 )
 from pelton.loader.hf.hub_errors import explain
-from pelton.loader.messages import listed
 
 logger = getLogger(__name__)
 

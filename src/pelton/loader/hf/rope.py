@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pelton.config import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, YarnScaling
+from pelton.error_text import shown
 from pelton.loader.config_table import (
     ConfigTable,
     Fields,
@@ -21,7 +22,6 @@ from pelton.loader.config_table import (
     read_fields,
     size,
 )
-from pelton.loader.messages import shown
 from pelton.loader.rope import yarn_magnitude
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

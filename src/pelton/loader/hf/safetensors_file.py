@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.loader.model_files import MappedFile
 from pelton.loader.plain_types import PLAIN_TYPES
 from pelton.loader.text_files import parse_json

@@ -7,6 +7,7 @@ otherwise.
 from dataclasses import dataclass
 from functools import partial
 
+from pelton.error_text import shown
 from pelton.loader.config_table import (
     ConfigTable,
     Fields,
@@ -23,7 +24,6 @@ from pelton.loader.config_table import (
 )
 from pelton.loader.derived import DERIVED
 from pelton.loader.hf.rope import LAYER_ROPES, ONE_ROPE, RopeReader
-from pelton.loader.messages import shown
 from pelton.loader.rope import gemma3_context_length
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
+from pelton.error_text import shown
 from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
-from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary
 

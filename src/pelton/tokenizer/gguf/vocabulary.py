@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken
 
+from pelton.error_text import shown
 from pelton.loader.gguf.file import MetadataValue
 from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
-from pelton.loader.messages import shown
 
 _MAX_TOKEN_LENGTH = 1024
 """In characters. Work grows with its square; the longest tokens of real vocabularies have 512."""

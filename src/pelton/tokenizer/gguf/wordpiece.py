@@ -3,8 +3,8 @@
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from pelton.error_text import shown
 from pelton.loader.gguf.vocabulary_keys import PREFIX, TokenType
-from pelton.loader.messages import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.gguf.vocabulary import GGUFVocabulary
 

@@ -6,7 +6,7 @@ import select
 _PIECE = 1 << 16
 
 
-class LineReader:
+class NonblockingLines:
     """Reads a file descriptor, which it does not close. Holds no more than the line it is reading and one piece."""
 
     def __init__(self, descriptor: int) -> None:

@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pelton.cli import json_lines
+from pelton.cli import jsonl_format
 from pelton.cli.figures import Figures
-from pelton.cli.line_reader import LineReader
 from pelton.cli.messages import complain, note
+from pelton.cli.nonblocking_lines import NonblockingLines
 from pelton.core.outputs import RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
@@ -31,12 +31,12 @@ UNWRITTEN_PER_RUNNING = 16
 
 
 @contextmanager
-def open_input(path: str, output: str | None) -> Iterator[LineReader]:
+def open_input(path: str, output: str | None) -> Iterator[NonblockingLines]:
     """Raises ValueError if it cannot be read, or would be overwritten."""
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise ValueError("standard input is closed, so --jsonl - has no requests")
-        yield LineReader(sys.stdin.fileno())
+        yield NonblockingLines(sys.stdin.fileno())
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -45,7 +45,7 @@ def open_input(path: str, output: str | None) -> Iterator[LineReader]:
     try:
         if output is not None and os.path.exists(output) and os.path.samefile(path, output):
             raise ValueError(f"output is {output!r}, which --jsonl reads; name another file")
-        yield LineReader(descriptor)
+        yield NonblockingLines(descriptor)
     finally:
         os.close(descriptor)
 
@@ -87,7 +87,7 @@ class JSONLBatch:
     def __init__(
         self,
         engine: LLMEngine,
-        source: LineReader,
+        source: NonblockingLines,
         target: BinaryIO,
         defaults: SamplingParams,
         *,
@@ -138,13 +138,13 @@ class JSONLBatch:
         line = _Line(self._line_number, self._line_number)
         self._unwritten.append(line)
         try:
-            content = json_lines.parse_line(text)
-            line.id = json_lines.read_id(content, line.number)
-            request = json_lines.read_request(content, self._defaults, self._engine.tokenizer, self._chat_template)
+            content = jsonl_format.parse_line(text)
+            line.id = jsonl_format.read_id(content, line.number)
+            request = jsonl_format.read_request(content, self._defaults, self._engine.tokenizer, self._chat_template)
             request_id = self._engine.add_request(request.prompt, request.params, priority=request.priority)
         except ValueError as error:
             self.num_failed += 1
-            line.answer = json_lines.to_line(json_lines.error(str(error), line.id, line.number))
+            line.answer = jsonl_format.to_line(jsonl_format.error(str(error), line.id, line.number))
             return
         line.params = request.params
         self._running[request_id] = line
@@ -155,12 +155,12 @@ class JSONLBatch:
         line = self._running.pop(output.request_id)
         assert line.params is not None
         self._num_in_engine -= line.params.n
-        content = json_lines.answer(output, line.id, line.params)
+        content = jsonl_format.answer(output, line.id, line.params)
         failures = [str(c.stop_reason) for c in output.outputs if c.finish_reason == "error"]
         if failures:
             self.num_failed += 1
-            content |= json_lines.error(failures[0], line.id, line.number)
-        line.answer = json_lines.to_line(content)
+            content |= jsonl_format.error(failures[0], line.id, line.number)
+        line.answer = jsonl_format.to_line(content)
 
     def _write_due(self) -> None:
         while self._unwritten and (answer := self._unwritten[0].answer) is not None:
@@ -169,7 +169,9 @@ class JSONLBatch:
             self._unwritten.popleft()
 
 
-def run(engine: LLMEngine, source: LineReader, output: str | None, defaults: SamplingParams, **options: Any) -> int:
+def run(
+    engine: LLMEngine, source: NonblockingLines, output: str | None, defaults: SamplingParams, **options: Any
+) -> int:
     """Answer every line, say how it went on standard error, and return the exit status."""
     with open_output(output) as target:
         batch = JSONLBatch(engine, source, target, defaults, **options)

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
+from pelton.checks import has_lone_surrogate
 from pelton.cli.sampling_flags import SAMPLING_FLAGS
 from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
 from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import Prompt
-from pelton.loader.messages import shown
+from pelton.error_text import shown
 from pelton.loader.text_files import parse_json
-from pelton.sampling_params import SamplingParams, has_lone_surrogate
+from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
 
 _PROMPTS = ("prompt", "prompt_token_ids", "messages")

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from pelton import LLM, SamplingParams
-from pelton.cli import jsonl
-from pelton.cli.jsonl import JSONLBatch
-from pelton.cli.line_reader import LineReader
+from pelton.cli import jsonl_batch
+from pelton.cli.jsonl_batch import JSONLBatch
 from pelton.cli.main import main
+from pelton.cli.nonblocking_lines import NonblockingLines
 from pelton.core.outputs import CompletionOutput, RequestOutput
+from pelton.sampling.logits_processor import LogitsProcessor
 from tests.cli.helpers import PELTON, on_tiny_llama
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
 
@@ -107,6 +108,27 @@ def test_bad_lines_cost_the_others_nothing(tmp_path, capsys):
     assert captured.err.splitlines()[-1] == "pelton: 5 of 7 requests failed; their lines say why"
 
 
+class Picky(LogitsProcessor):
+    arguments = frozenset({"picky"})
+
+    @classmethod
+    def validate_params(cls, params):
+        if params.extra_args is not None and params.extra_args["picky"] > 1:
+            raise ValueError("picky must be at most 1")
+
+    def new_request(self, params):
+        return None
+
+
+def test_a_logits_processor_that_cannot_check_a_request(tmp_path, capsys):
+    requests = [{"prompt": "Hello", "extra_args": {"picky": value}} for value in (0, "much", 2)]
+    assert generate(tmp_path, [*requests, {"prompt": "Hello"}], "--logits-processors", f"{__name__}:Picky") == 1
+    first, unexpected, refused, last = lines_of(capsys.readouterr().out)
+    assert first["outputs"] == last["outputs"]
+    assert "the logits processor Picky cannot check the parameters: TypeError: '>'" in unexpected["error"]["message"]
+    assert refused["error"]["message"] == "picky must be at most 1"
+
+
 def test_an_output_file(tmp_path, capsys):
     target = tmp_path / "answers.jsonl"
     target.write_text("what was there before, which is a long line\n" * 100)
@@ -172,7 +194,7 @@ def run_batch(tmp_path, engine, requests, max_in_engine=4):
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
     target = Target()
     with path.open("rb") as file:
-        reader = LineReader(file.fileno())
+        reader = NonblockingLines(file.fileno())
         batch = JSONLBatch(engine, reader, target, SamplingParams(), chat_template=None, max_in_engine=max_in_engine)
         batch.run()
     answers = lines_of(target.getvalue().decode())
@@ -198,7 +220,7 @@ def test_choices_count_as_sequences(tmp_path):
 
 def test_answers_that_wait_are_bounded(tmp_path, monkeypatch):
     """The first request is the last to finish of those that are there."""
-    monkeypatch.setattr(jsonl, "UNWRITTEN_PER_RUNNING", 3)
+    monkeypatch.setattr(jsonl_batch, "UNWRITTEN_PER_RUNNING", 3)
     waiting = []
     engine = CountingEngine()
     take = JSONLBatch._take

@@ -1,4 +1,4 @@
-"""Names and values that come from files of others, in messages."""
+"""Names and values that come from others, users or files, in messages of errors."""
 
 import reprlib
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value from a file, for a message: on one line, printable, not long, however large or deeply nested it is."""
+    """A value for a message: on one line, printable, not long, however large or deeply nested it is."""
     text = _REPR.repr(value)
     return " ".join(text.split()) if len(text) <= _MAX_SHOWN else f"{' '.join(text[:_MAX_SHOWN].split())}..."
 

@@ -9,7 +9,7 @@ from pelton.cli.prompts import decode
 PROMPT_MARK = "> "
 
 
-class LineInput:
+class ChatInput:
     """Reads lines; at a terminal with a mark before them and, where Python has it, with readline's editing."""
 
     def __init__(self) -> None:

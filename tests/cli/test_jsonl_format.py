@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pelton import SamplingParams
-from pelton.cli.json_lines import answer, parse_line, read_id, read_request, to_line
+from pelton.cli.jsonl_format import answer, parse_line, read_id, read_request, to_line
 from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
 from tests.support.tiny_llama import smollm2_tokenizer
 

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from pelton.cli.line_reader import LineReader
+from pelton.cli.nonblocking_lines import NonblockingLines
 
 
 @pytest.fixture
 def pipe():
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0) as file:
-        yield LineReader(reader), file
+        yield NonblockingLines(reader), file
 
 
 def test_a_file(tmp_path):
@@ -20,7 +20,7 @@ def test_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"\n".join(lines))
     with path.open("rb") as file:
-        reader = LineReader(file.fileno())
+        reader = NonblockingLines(file.fileno())
         assert [reader.read_line(wait=True) for _ in range(4)] == lines[:4]
         assert reader.read_line(wait=False) == lines[4]
         assert reader.read_line(wait=True) is None
@@ -42,5 +42,5 @@ def test_what_is_not_there_yet(pipe):
 
 def test_an_empty_file():
     with open(os.devnull, "rb") as file:
-        reader = LineReader(file.fileno())
+        reader = NonblockingLines(file.fileno())
         assert reader.read_line(wait=True) is None

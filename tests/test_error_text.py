@@ -1,16 +1,8 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
-from pelton.loader.messages import check_name, shown
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
+from pelton.error_text import check_name, shown
+from tests.support.nested import nested
 
 
 @pytest.mark.parametrize(
