@@ -11,7 +11,7 @@ TOPICS = ("a river", "a lighthouse", "the first snow", "an old clock", "a night 
 def main() -> None:
     topics = [TOPICS[index % len(TOPICS)] for index in range(NUM_REQUESTS)]
     prompts = [f"Note {index}: the best thing about {topic} is" for index, topic in enumerate(topics)]
-    # With a seed, a request gives the same text in every run, whatever it is batched with.
+    # With a seed, a request draws the same random numbers in every run, whatever it is batched with.
     sampling_params = [
         SamplingParams(temperature=0.8, top_p=0.95, seed=index, max_tokens=16 + index % 49)
         for index in range(NUM_REQUESTS)
