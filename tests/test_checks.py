@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pelton.checks import check_choice, check_flag, check_integer, finite_float, has_lone_surrogate
+from tests.support.nested import nested
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,21 @@ def test_refusals(check: Any, value: Any, words: str) -> None:
         check("size", value)
 
 
-@pytest.mark.parametrize("value", ["\n" * 10**6, [["x" * 1000] * 1000]], ids=["text", "list"])
-@pytest.mark.parametrize("check", [check_flag, finite_float, lambda name, value: check_integer(name, value, low=0)])
+@pytest.mark.parametrize(
+    "value",
+    ["\n" * 10**6, [["x" * 1000] * 1000], nested(50_000), 10**5000, -(10**5000)],
+    ids=["text", "lists", "nested", "positive", "negative"],
+)
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_flag,
+        finite_float,
+        lambda name, value: check_integer(name, value, low=0),
+        lambda name, value: check_choice(name, value, {"a": 1}),
+    ],
+    ids=["flag", "float", "integer", "choice"],
+)
 def test_large_values_are_shown_short(check: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"^size must be") as caught:
         check("size", value)

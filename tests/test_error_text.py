@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pelton.error_text import check_name, shown
+from pelton.error_text import check_name, described, message_of, shown
 from tests.support.nested import nested
 
 
@@ -29,6 +29,8 @@ def test_shows_short_values_whole(value: object, text: str) -> None:
         {"a" * 1000: {"b" * 1000: ["c" * 1000] * 6}},
         nested(50_000),
         10**4000,
+        10**5000,
+        [10**5000],
         np.arange(900),
         np.zeros((30, 30)),
         np.array(["a" * 1000]),
@@ -52,3 +54,38 @@ def test_refuses_names_that_cannot(name: str) -> None:
     with pytest.raises(ValueError, match="is longer than 256 characters, or not printable") as refusal:
         check_name(name)
     assert str(refusal.value).isprintable()
+
+
+class UnprintableError(Exception):
+    """Fails whoever wants to see it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no message")
+
+
+@pytest.mark.parametrize(
+    "value", [UnprintableError(), [UnprintableError()], {"a": UnprintableError()}, type("list", (), {})()]
+)
+def test_shows_what_cannot_be_shown(value: object) -> None:
+    text = shown(value)
+    assert type(value).__name__ in text or "UnprintableError" in text
+    assert len(text) < 130
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "text"),
+    [
+        (KeyError("a"), "'a'", "KeyError: 'a'"),
+        (ValueError("one\ntwo\t\ud800"), "one two", "ValueError: one two"),
+        (ValueError(), "", "ValueError"),
+        (UnprintableError("x"), "", "UnprintableError"),
+        (OSError("x" * 10**6), "x" * 300 + "...", "OSError: " + "x" * 300 + "..."),
+        (type("T" * 10**4, (Exception,), {})("x"), "x", "T" * 300 + "...: x"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exceptions_of_others(error: Exception, message: str, text: str) -> None:
+    assert (message_of(error), described(error)) == (message, text)

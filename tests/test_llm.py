@@ -1,7 +1,10 @@
 """`LLM`: what it takes, what it refuses, and that it lives on after a mistake."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Thread
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from tqdm import tqdm
 
 from pelton import LLM, SamplingParams
+from pelton.core.metrics import Histogram
 from pelton.engine.chat import render_chat
 from pelton.llm import as_prompt_list
 from pelton.sampling_params import BeamSearchParams, RequestOutputKind
@@ -502,6 +506,83 @@ def test_threads_take_turns_at_all_doors(llm):
     assert all(texts(chat.result()) == texts(greedy) for chat in chats)
 
 
+@pytest.fixture
+def quick_switches():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_the_prefix_cache_is_reset_between_the_calls_of_other_threads(llm, paris, quick_switches):
+    """Figures can be read meanwhile, and fit together."""
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(llm.generate, ["The capital of France is"] * 8, params, use_tqdm=False) for _ in range(6)]
+        while not all(call.done() for call in calls):
+            assert llm.reset_prefix_cache()
+            for metric in llm.get_metrics():
+                if isinstance(metric, Histogram):
+                    assert metric.buckets["+Inf"] == metric.count
+    for call in calls:
+        assert [output.outputs[0].token_ids[:4] for output in call.result()] == [paris] * 8
+    assert_usable(llm, paris)
+
+
+@pytest.mark.parametrize("what", ["reset_prefix_cache", "shutdown"])
+def test_others_wait_for_a_call_that_runs(what):
+    llm = LLM(model=tiny_llama(), max_model_len=64, num_gpu_blocks_override=60)
+    events = []
+
+    class Watching(tqdm):
+        def update(self, n=1):
+            if not events:
+                events.append("began")
+                thread.start()
+                thread.join(0.05)
+                llm.get_metrics()
+            events.append("request")
+
+    thread = Thread(target=lambda: (getattr(llm, what)(), events.append(what)))
+    outputs = llm.generate(["a", "b", "c"], GREEDY, use_tqdm=Watching)
+    thread.join()
+    assert events == ["began", *["request"] * 3, what]
+    assert all(output.outputs[0].finish_reason in ("stop", "length") for output in outputs)
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda llm: llm.generate("a", GREEDY, use_tqdm=False),
+        lambda llm: llm.generate([], use_tqdm=False),
+        lambda llm: llm.chat(SKY, GREEDY, use_tqdm=False),
+        lambda llm: llm.beam_search("a", BEAMS),
+        lambda llm: llm.beam_search([], BEAMS),
+        lambda llm: llm.reset_prefix_cache(),
+        lambda llm: llm.llm_engine.add_request("a", GREEDY),
+        lambda llm: llm.llm_engine.step(),
+    ],
+)
+def test_nothing_runs_after_shutdown(stopped, door):
+    with pytest.raises(ValueError, match=r"^the engine has been shut down; make a new LLM$"):
+        door(stopped)
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    llm = LLM(model=tiny_llama(), max_model_len=64)
+    llm.generate("a", GREEDY, use_tqdm=False)
+    llm.shutdown()
+    return llm
+
+
+def test_what_is_left_after_shutdown(stopped):
+    stopped.shutdown()
+    assert num_finished(stopped)["length"] + num_finished(stopped)["stop"] == 1
+    assert stopped.get_default_sampling_params() == SamplingParams()
+    assert stopped.get_tokenizer().encode("a")
+
+
 def test_metrics(llm):
     before = {(metric.name, *metric.labels.values()): metric for metric in llm.get_metrics()}
     llm.generate([[1, 2, 3]] * 2, SamplingParams(n=2, max_tokens=5, ignore_eos=True), use_tqdm=False)
@@ -509,3 +590,28 @@ def test_metrics(llm):
     assert after.keys() == before.keys()
     (name,) = [name for name in after if name[0] == "vllm:generation_tokens"]
     assert after[name].value - before[name].value == 20
+
+
+def test_a_call_within_a_call_is_told():
+    """A bar's callback that generates: no deadlock, and no outputs mixed up."""
+    llm = LLM(model=tiny_llama(), max_model_len=64, num_gpu_blocks_override=20)
+    inner = []
+
+    class Bar(nullcontext):
+        format_dict: ClassVar = {"elapsed": 1.0}
+
+        def __enter__(self):
+            return self
+
+        def set_postfix_str(self, *args, **kwargs):
+            pass
+
+        def update(self):
+            inner.extend(llm.generate("inner", GREEDY, use_tqdm=False))
+            assert llm.reset_prefix_cache()
+
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 9)]
+    with pytest.raises(RuntimeError, match="called again"):
+        llm.generate(["a", "b"], params, use_tqdm=lambda **kwargs: Bar())
+    assert inner[0].outputs[0].finish_reason is not None
+    assert llm.generate("after", GREEDY, use_tqdm=False)[0].finished

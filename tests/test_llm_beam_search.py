@@ -4,8 +4,9 @@ import pytest
 
 from pelton import LLM, SamplingParams
 from pelton.sampling_params import BeamSearchParams
+from pelton.tokenizer import Tokenizer
 from tests.support.engines import core_of, num_finished, trace_steps
-from tests.support.tiny_llama import tiny_llama
+from tests.support.tiny_llama import VOCAB_SIZE, tiny_llama
 
 BEAMS = BeamSearchParams(beam_width=2, max_tokens=4, ignore_eos=True)
 
@@ -82,6 +83,26 @@ def test_refused_concurrency_limits(llm, limit):
 def test_refused_beam_searches(llm, params, words):
     with pytest.raises(ValueError, match=words):
         llm.beam_search(["Hello"], params)
+
+
+def test_parameters_that_were_changed_are_checked_again(llm, monkeypatch):
+    trace = trace_steps(monkeypatch, llm)
+    params = BeamSearchParams(beam_width=2, max_tokens=4)
+    params.beam_width = "x"
+    with pytest.raises(ValueError, match=r"^beam_width must be an integer, got 'x'$"):
+        llm.beam_search(["Hello"], params)
+    assert trace == []
+
+
+def test_a_beam_may_not_be_wider_than_the_models_logits(monkeypatch):
+    """How many tokens the tokenizer has does not matter."""
+    llm = LLM(model=tiny_llama(), max_model_len=64, max_logprobs=-1)
+    assert llm.llm_engine.vocab_size == VOCAB_SIZE
+    monkeypatch.setattr(Tokenizer, "vocab_size", 10**6)
+    params = BeamSearchParams(beam_width=VOCAB_SIZE // 2 + 1, max_tokens=1)
+    words = f"^beam_width is 24577, .* of 49154 tokens, but the model has {VOCAB_SIZE}; choose a smaller beam_width$"
+    with pytest.raises(ValueError, match=words):
+        llm.beam_search("Hello", params)
 
 
 def test_beam_search_reads_the_prefix_from_the_cache_of_its_salt(llm, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from pelton import SamplingParams
 from pelton.sampling_params import BeamSearchParams, RequestOutputKind
+from tests.support.nested import nested
 
 REFUSED = [
     ("temperature", -0.1, "at least 0"),
@@ -59,8 +60,11 @@ REFUSED = [
     ("truncate_prompt_tokens", -2, "at least -1"),
     ("truncate_prompt_tokens", "5", "must be an integer"),
     ("logit_bias", [5], "dict of token ids and numbers"),
-    ("logit_bias", {"5": 1.0}, "must be an integer"),
-    ("logit_bias", {-1: 1.0}, "at least 0"),
+    ("logit_bias", {"100": 1.0}, r"^the keys of logit_bias must be token ids \(integers\), got '100'$"),
+    ("logit_bias", {True: 1.0}, "the keys of logit_bias must be token ids"),
+    ("logit_bias", {-1: 1.0}, "the keys of logit_bias must be at least 0"),
+    ("output_kind", 1.0, "CUMULATIVE, DELTA or FINAL_ONLY"),
+    ("output_kind", [1], "CUMULATIVE, DELTA or FINAL_ONLY"),
     ("logit_bias", {5: 101}, r"of token 5 must be in \[-100, 100\]"),
     ("logit_bias", {5: math.nan}, "of token 5 must be a finite number"),
     ("logit_bias", {5: None}, "of token 5 must be a number"),
@@ -109,9 +113,38 @@ def test_refused(field, value, words):
     with pytest.raises(ValueError, match=words) as caught:
         SamplingParams(**{field: value})
     message = str(caught.value)
-    assert message.startswith(field)
+    assert message.removeprefix("the keys of ").startswith(field)
     assert "got" in message
     message.encode()  # can be printed, whatever the value was
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "make", [SamplingParams, lambda **fields: BeamSearchParams(beam_width=1, max_tokens=1, **fields)]
+)
+@pytest.mark.parametrize(
+    "value",
+    ["\n" * 10**6, nested(50_000), 10**5000, -(10**5000), Unprintable()],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_value_makes_a_message_long_or_fail(make, value):
+    """In whatever field, and in whatever place of it."""
+    names = SamplingParams.__struct_fields__
+    if make is not SamplingParams:
+        names = [name for name in BeamSearchParams.__struct_fields__ if name not in ("beam_width", "max_tokens")]
+    for name in names:
+        for given in (value, [value], {5: value}, {value: 1} if isinstance(value, int | str) else {}):
+            try:
+                make(**{name: given})
+            except ValueError as error:
+                message = str(error)
+                assert name in message
+                assert len(message) < 300
+                assert message.isprintable()
 
 
 ACCEPTED = [
@@ -228,3 +261,26 @@ def test_replacing_and_decoding_validate():
         msgspec.structs.replace(params, seed=1)
     with pytest.raises(msgspec.ValidationError, match="max_tokens must be at least 0"):
         msgspec.msgpack.decode(msgspec.msgpack.encode({"max_tokens": -1}), type=SamplingParams)
+
+
+def test_a_clone_shares_nothing():
+    fields = {
+        "stop": ["a"],
+        "stop_token_ids": [1],
+        "bad_words": ["b"],
+        "allowed_token_ids": [2],
+        "logit_bias": {3: 1.0},
+        "extra_args": {"deep": [{"er": [1]}]},
+        "seed": 5,
+        "output_kind": RequestOutputKind.DELTA,
+    }
+    params = SamplingParams(**fields)
+    clone = params.clone()
+    assert clone == params
+    assert clone.output_kind is RequestOutputKind.DELTA
+    clone.top_k = None
+    clone.extra_args["deep"][0]["er"].append(2)
+    for name in fields:
+        if isinstance(value := getattr(clone, name), list | dict):
+            value.clear()
+    assert params == SamplingParams(**fields)

@@ -19,13 +19,13 @@ def check_integer(name: str, value: Any, *, low: int, high: int = INTEGER_LIMIT 
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be an integer, got {shown(value)}")
     if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
+        raise ValueError(f"{name} must be at least {low}, got {shown(value)}")
     if value > high:
-        raise ValueError(f"{name} must be at most {high}, got {value}")
+        raise ValueError(f"{name} must be at most {high}, got {shown(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}")
 
 

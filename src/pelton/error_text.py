@@ -9,7 +9,17 @@ _MAX_NAME = 256
 _MAX_SHOWN = 120
 _MAX_LISTED = 8
 _MAX_TEXT = 300
-_REPR = reprlib.Repr()
+_MAX_BITS = 4096
+
+
+class _Repr(reprlib.Repr):
+    """Python refuses to write out integers of very many digits."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() <= _MAX_BITS else f"<int of {x.bit_length()} bits>"
+
+
+_REPR = _Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
 
 
@@ -36,9 +46,28 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message: on one line, printable, not long, however large or deeply nested it is."""
-    text = _REPR.repr(value)
-    return " ".join(text.split()) if len(text) <= _MAX_SHOWN else f"{' '.join(text[:_MAX_SHOWN].split())}..."
+    """A value for a message: on one line, printable, not long, however large or deeply nested it is, and whatever its
+    own methods do."""
+    try:
+        text = _REPR.repr(value)
+        line = one_line(text[:_MAX_SHOWN])
+        return line if len(text) <= _MAX_SHOWN else line + "..."
+    except Exception:  # code of the value's class
+        return f"<{one_line(type(value).__name__)}>"
+
+
+def message_of(error: BaseException) -> str:
+    """The message of somebody else's exception, printable and not long; empty if it has none that can be read."""
+    try:
+        return one_line(str(error))
+    except Exception:  # code of the exception's class
+        return ""
+
+
+def described(error: BaseException) -> str:
+    """Somebody else's exception: its type, and its message if there is one."""
+    name, message = one_line(type(error).__name__), message_of(error)
+    return f"{name}: {message}" if message else name
 
 
 def listed(entries: Sequence[str]) -> str:

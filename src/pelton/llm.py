@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import msgspec
@@ -12,10 +12,11 @@ from pelton.checks import check_integer
 from pelton.config import EngineArgs, ModelConfig
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
-from pelton.engine.beam_search import BeamSearch, BeamSearchOutput, next_token_params
+from pelton.engine.beam_search import BeamSearch, BeamSearchOutput, next_token_params, own_params
 from pelton.engine.chat import as_conversation_list, render_chat
 from pelton.engine.input_processor import Prompt, TokensPrompt
 from pelton.engine.llm_engine import LLMEngine
+from pelton.error_text import shown
 from pelton.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from pelton.tokenizer import Tokenizer
 
@@ -36,8 +37,8 @@ class LLM:
     def __init__(self, model: str = ModelConfig.model, **engine_args: Any) -> None:
         self._args = EngineArgs.create(model=model, **engine_args)
         self.llm_engine = LLMEngine.from_engine_args(self._args)
-        self._lock = Lock()
-        """Threads take turns: the engine does not know of them."""
+        self._lock = RLock()
+        """Threads take turns: the engine does not know of them. A signal handler may shut down at any time."""
 
     def generate(
         self,
@@ -109,12 +110,11 @@ class LLM:
         Raises ValueError as `generate` does. A search in which a request fails ends: its unfinished sequences come
         first, with `finish_reason` "error" and the message as `stop_reason`.
         """
-        prompts = as_prompt_list(prompts)
-        _check_use_tqdm(use_tqdm)
         engine = self.llm_engine
-        request_params = next_token_params(
-            params, self._args.sampling, engine.tokenizer.vocab_size, engine.max_model_len
-        )
+        engine.check_is_up()
+        prompts, params = as_prompt_list(prompts), own_params(params)
+        _check_use_tqdm(use_tqdm)
+        request_params = next_token_params(params, self._args.sampling, engine.vocab_size, engine.max_model_len)
         if concurrency_limit is not None:
             check_integer("concurrency_limit", concurrency_limit, low=1)
         num_at_once = max(1, len(prompts)) if concurrency_limit is None else concurrency_limit
@@ -139,13 +139,15 @@ class LLM:
         return self.llm_engine.get_metrics()
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every cached prefix. Returns whether that was done."""
-        return self.llm_engine.reset_prefix_cache()
+        """Forget every cached prefix, once no other thread's call is running. Returns whether that was done."""
+        with self._lock:
+            return self.llm_engine.reset_prefix_cache()
 
     def shutdown(self) -> None:
-        """Release the model and the KV cache's memory now, whoever still refers to this object. It cannot be used
-        afterwards."""
-        self.llm_engine.shutdown()
+        """Release the model and the KV cache's memory, once no other thread's call is running, whoever still refers to
+        this object. It cannot be used afterwards; a second call does nothing."""
+        with self._lock:
+            self.llm_engine.shutdown()
 
     def _generate(
         self, what: str, prompts: list[Prompt], sampling_params: Any, priority: Any, use_tqdm: UseTqdm
@@ -189,6 +191,7 @@ class LLM:
         """Raise ValueError for the first request that is not acceptable."""
         request_ids = [self.llm_engine.next_request_id() for _ in requests]
         with self._lock:
+            self.llm_engine.check_is_up()
             try:
                 self._add_requests(request_ids, requests, "prompt")
             finally:
@@ -204,6 +207,7 @@ class LLM:
         # Ids first: an interrupt at any point then finds every request that may have been queued.
         request_ids = [self.llm_engine.next_request_id() for _ in requests]
         with self._lock:
+            self.llm_engine.check_is_up()
             try:
                 self._add_requests(request_ids, requests, what)
                 outputs = self._run(len(requests), use_tqdm)
@@ -211,7 +215,13 @@ class LLM:
                 # An interrupt: nothing may be left running in an engine that goes on living.
                 self.llm_engine.abort_requests(request_ids)
                 raise
-        return [outputs[request_id] for request_id in request_ids]
+        try:
+            return [outputs[request_id] for request_id in request_ids]
+        except KeyError:
+            raise RuntimeError(
+                "this LLM was called again, by a callback or signal handler, before the call had ended, and the later "
+                "call has taken its outputs"
+            ) from None
 
     def _add_requests(self, request_ids: Sequence[str], requests: Sequence[_Request], what: str) -> None:
         """Add all of them, or none: raises ValueError for the first that is not acceptable."""
@@ -278,7 +288,7 @@ def _named(what: str, index: int, number: int) -> Iterator[None]:
 
 def _check_use_tqdm(use_tqdm: Any) -> None:
     if not isinstance(use_tqdm, bool) and not callable(use_tqdm):
-        raise ValueError(f"use_tqdm must be True, False, or what makes a bar as tqdm does, got {use_tqdm!r}")
+        raise ValueError(f"use_tqdm must be True, False, or what makes a bar as tqdm does, got {shown(use_tqdm)}")
 
 
 def _progress(title: str, total: int, use_tqdm: UseTqdm) -> AbstractContextManager[Any]:

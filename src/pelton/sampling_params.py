@@ -1,6 +1,7 @@
 """How the tokens of one request are chosen, and when it stops."""
 
 from collections.abc import Iterable
+from copy import copy, deepcopy
 from enum import IntEnum
 from typing import Any
 
@@ -100,13 +101,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         self._check_numbers()
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        try:
-            self.output_kind = RequestOutputKind(self.output_kind)
-        except ValueError:
-            raise ValueError(
-                "output_kind must be a RequestOutputKind (CUMULATIVE, DELTA or FINAL_ONLY), "
-                f"got {shown(self.output_kind)}"
-            ) from None
+        self._check_output_kind()
         self._check_lists()
         self._check_logit_bias()
         if self.extra_args is not None and not (
@@ -114,6 +109,22 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         ):
             raise ValueError(f"extra_args must be a dict of argument names and values, got {shown(self.extra_args)}")
         self._check_contradictions()
+
+    def clone(self) -> "SamplingParams":
+        """A deep copy, not checked again."""
+        cloned = copy(self)
+        for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"):
+            setattr(cloned, name, copy(getattr(self, name)))
+        cloned.extra_args = deepcopy(self.extra_args)
+        return cloned
+
+    def _check_output_kind(self) -> None:
+        kind = self.output_kind
+        if not isinstance(kind, int) or kind not in list(RequestOutputKind):
+            raise ValueError(
+                f"output_kind must be a RequestOutputKind (CUMULATIVE, DELTA or FINAL_ONLY), got {shown(kind)}"
+            )
+        self.output_kind = RequestOutputKind(kind)
 
     def _check_numbers(self) -> None:
         check_integer("n", self.n, low=1, high=MAX_CHOICES)
@@ -178,10 +189,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             )
         checked = {}
         for token_id, bias in self.logit_bias.items():
-            check_integer("logit_bias", token_id, low=0)
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise ValueError(f"the keys of logit_bias must be token ids (integers), got {shown(token_id)}")
+            check_integer("the keys of logit_bias", token_id, low=0)
             checked[token_id] = finite_float(f"logit_bias of token {token_id}", bias)
             if not -100.0 <= checked[token_id] <= 100.0:
-                raise ValueError(f"logit_bias of token {token_id} must be in [-100, 100], got {bias}")
+                raise ValueError(f"logit_bias of token {token_id} must be in [-100, 100], got {shown(bias)}")
         self.logit_bias = checked
 
     def _check_contradictions(self) -> None:

@@ -1,7 +1,5 @@
 """`pelton chat` without a terminal: turns, commands, the history, and what goes wrong."""
 
-import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,7 +8,8 @@ import pytest
 from pelton import LLM, SamplingParams
 from pelton.cli.main import main
 from pelton.engine.llm_engine import LLMEngine
-from tests.cli.helpers import PELTON, give_stdin, on_tiny_llama
+from pelton.sampling.logits_processor import LogitsProcessor
+from tests.cli.helpers import PELTON, give_stdin, on_tiny_llama, without_chat_template
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
 
 FLAGS = ["--max-tokens", "5", "--ignore-eos"]
@@ -124,6 +123,62 @@ def test_figures(monkeypatch, capsys):
     assert "(32 cached), 5 output tokens in " in figures[1], "the prefix cache has the turn before"
 
 
+@pytest.mark.parametrize("first", [b"Hello\n", b"/reset\nHello\n"])
+def test_a_byte_order_mark(monkeypatch, prompts, first):
+    """Only the first one is none of the text."""
+    assert chat(monkeypatch, b"\xef\xbb\xbf" + first + b"/reset\n\xef\xbb\xbfHello\n") == 0
+    assert prompts == [rendered("Hello"), rendered("\ufeffHello")]
+
+
+def test_room_for_answers_must_be_known(monkeypatch, capsys):
+    """With a full context, answers would have one token."""
+    give_stdin(monkeypatch, b"Hello\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(LLMEngine, "from_engine_args", None)
+        assert main(on_tiny_llama("chat", "--truncate-prompt-tokens", "-1")) == 2
+    assert "truncate_prompt_tokens is -1, which would leave" in (error := capsys.readouterr().err)
+    assert "--max-tokens" in error
+
+
+def test_truncation_goes_on_when_the_context_is_full(monkeypatch, capsys, prompts):
+    lines = ("word " * 100 + "\n") * 4
+    assert chat(monkeypatch, lines, "--truncate-prompt-tokens", "-1", "--verbose") == 0
+    assert len(prompts) == 4
+    assert capsys.readouterr().err.splitlines()[-1].startswith("251 prompt tokens ")
+
+
+class Failing(LogitsProcessor):
+    """Fails at the second token of whoever says so."""
+
+    arguments = frozenset()
+
+    def new_request(self, params):
+        def process(prompt_ids, output_ids, logits):
+            if "fail" in smollm2_tokenizer().decode(prompt_ids)[-30:] and len(output_ids) > 0:
+                raise RuntimeError("it broke")
+
+        return process
+
+
+def test_an_answer_that_fails(llm, monkeypatch, capsys, prompts):
+    """What was shown of it stays, and the conversation goes on."""
+    assert chat(monkeypatch, "Please fail\nGo on\n", "--logits-processors", f"{__name__}:Failing") == 1
+    captured = capsys.readouterr()
+    first = captured.out.splitlines()[0]
+    assert prompts == [rendered("Please fail"), rendered("Please fail", first, "Go on")]
+    (failure,) = [line for line in captured.err.splitlines() if line.startswith("pelton: ")]
+    assert failure.startswith("pelton: the answer failed: ")
+    assert "it broke" in failure
+
+
+def test_a_first_message_that_is_too_long(llm, monkeypatch, capsys, prompts):
+    assert chat(monkeypatch, "word " * 300 + "\nHello\n") == 1
+    assert prompts[1:] == [rendered("Hello")]
+    captured = capsys.readouterr()
+    assert captured.out == answer(llm, rendered("Hello")) + "\n"
+    assert "pelton: This model's maximum context length is 256 tokens" in captured.err
+
+
 def test_the_rest_of_the_context_is_for_the_answer(monkeypatch, capsys):
     give_stdin(monkeypatch, b"Hello\n")
     assert main(on_tiny_llama("chat", "--ignore-eos", "--verbose")) == 0
@@ -131,22 +186,14 @@ def test_the_rest_of_the_context_is_for_the_answer(monkeypatch, capsys):
     assert f" {256 - num_tokens} output tokens in " in capsys.readouterr().err
 
 
-@pytest.fixture
-def without_template(tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_llama(), folder)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    del config["chat_template"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return str(folder)
-
-
-def test_a_model_without_a_chat_template(monkeypatch, capsys, without_template, tmp_path):
+def test_a_model_without_a_chat_template(monkeypatch, capsys, tmp_path):
+    without_template = without_chat_template(tmp_path)
     give_stdin(monkeypatch, b"Hello\n")
     assert main(["chat", "--model", without_template]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines()[-1].startswith("pelton: the model has no chat template")
+    last = captured.err.splitlines()[-1]
+    assert last == "pelton: the model has no chat template; give one with --chat-template FILE"
     template = tmp_path / "template"
     template.write_text("{{ messages[-1].content }}")
     give_stdin(monkeypatch, b"Hello\n")

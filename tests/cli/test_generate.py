@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import ExitStack
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ from pelton import LLM, SamplingParams
 from pelton.cli.main import main
 from pelton.core.outputs import CompletionOutput, RequestOutput
 from pelton.engine.llm_engine import LLMEngine
-from tests.cli.helpers import give_stdin
+from tests.cli.helpers import give_stdin, without_chat_template
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama, write_tiny_llama
 
 
@@ -95,10 +96,54 @@ def test_prompts_from_files_and_standard_input(llm, monkeypatch, capsys, tmp_pat
 
 
 @pytest.mark.parametrize("arguments", [[], ["-"]])
-def test_standard_input_alone(llm, monkeypatch, capsys, arguments):
-    give_stdin(monkeypatch, "Grüße\n".encode())
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_standard_input_alone(llm, monkeypatch, capsys, arguments, mark):
+    give_stdin(monkeypatch, f"{mark}Grüße\n".encode())
     assert generate(*arguments) == 0
     assert capsys.readouterr().out == expected(llm, ["Grüße"])
+
+
+def test_a_file_with_a_byte_order_mark(llm, capsys, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("\ufeffHello")
+    assert generate("--file", str(path)) == 0
+    assert capsys.readouterr().out == expected(llm, ["Hello"])
+
+
+def test_files_that_are_pipes(llm, capsys):
+    """As shells make them of `<(command)`."""
+    texts = ["Hello\n", "{{ messages[0].content }}, {{ messages[0].role }}"]
+    with ExitStack() as stack:
+        paths = []
+        for text in texts:
+            reader, writer = os.pipe()
+            stack.callback(os.close, reader)
+            with os.fdopen(writer, "w") as file:
+                file.write(text)
+            paths.append(f"/dev/fd/{reader}")
+        assert generate("--chat", "--file", paths[0], "--chat-template", paths[1]) == 0
+    assert capsys.readouterr().out == expected(llm, ["Hello, user"])
+
+
+@pytest.mark.parametrize("command", [["generate", "--chat", "Hi"], ["generate", "--jsonl", os.devnull], ["chat"]])
+def test_a_template_that_is_wrong(monkeypatch, capsys, tmp_path, command):
+    """It is not worth the loading of a model."""
+    monkeypatch.setattr(LLMEngine, "from_engine_args", None)
+    path = tmp_path / "bad.jinja"
+    path.write_text("{{ messages }}\n\n{% if %}\n")
+    assert main([*command, "--chat-template", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pelton: the chat template {path} is not valid: line 3: ")
+    assert main([*command, "--chat-template", "{{ messages | frobnicate }}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pelton: the chat template is not valid: line 1: ")
+
+
+def test_a_model_without_a_chat_template(capsys, tmp_path):
+    folder = without_chat_template(tmp_path)
+    assert main(["generate", "--model", folder, "--chat", "Hi"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "pelton: the model has no chat template; give one with --chat-template FILE"
 
 
 def test_the_models_own_defaults(llm, capsys, tmp_path):
@@ -122,14 +167,16 @@ def test_the_models_own_defaults(llm, capsys, tmp_path):
         (["--min-tokens", "7", "Hi"], "min_tokens must be at most max_tokens, which is 6, got 7"),
         (["-", "a", "-"], "standard input can be read only once, but - is given 2 times"),
         (["--file", "no/such/file"], "no/such/file cannot be read: No such file or directory"),
-        (["--file", "."], ". cannot be read: it is not a regular file"),
+        (["--file", "."], ". cannot be read: Is a directory"),
         (["--file", sys.executable], "is not UTF-8"),
         (["--logprobs", "2", "Hi"], "logprobs is 2, but plain text has no place for it; use --jsonl"),
         (["--prompt-logprobs", "0", "Hi"], "prompt_logprobs is 0, but plain text has no place for it; use --jsonl"),
         (["--no-detokenize", "Hi"], "detokenize is False, but then there is no text to print; use --jsonl"),
         (["--system", "", "Hi"], "--system is given, but it is only for --chat"),
         (["--chat-template", __file__, "Hi"], "--chat-template is given, but it is only for --chat"),
-        (["--chat", "--chat-template", os.devnull, "Hi"], f"{os.devnull} cannot be read: it is not a regular file"),
+        (["--file", "/dev/zero"], "/dev/zero cannot be read: it is larger than 16 MB"),
+        (["--chat", "--chat-template", os.devnull, "Hi"], f"{os.devnull} is not a chat template: it has no {{"),
+        (["--chat", "--chat-template", ".", "Hi"], ". cannot be read: Is a directory"),
         (["--chat", "--chat-template", "", "Hi"], "chat_template must be the text of a template or the path of a file"),
         (["--output", "out", "Hi"], "--output is given, but it is only for --jsonl"),
         (["--jsonl", "-", "Hi"], "PROMPT is given, but --jsonl has its own prompts and messages"),

@@ -18,7 +18,7 @@ from pelton.cli.main import main
 from pelton.cli.nonblocking_lines import NonblockingLines
 from pelton.core.outputs import CompletionOutput, RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
-from tests.cli.helpers import PELTON, on_tiny_llama
+from tests.cli.helpers import PELTON, on_tiny_llama, without_chat_template
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
 
 GENERATE = ["--ignore-eos", "--max-tokens", "6"]
@@ -51,6 +51,7 @@ def test_answers_are_those_of_the_engine(llm, tmp_path, capsys):
     captured = capsys.readouterr()
     long, ids, sun, chat = lines_of(captured.out)
     assert [answer["id"] for answer in (long, ids, sun, chat)] == ["long", 2, 4, 0]
+    assert [answer["line"] for answer in (long, ids, sun, chat)] == [1, 2, 4, 5], "blank lines count"
 
     prompt = smollm2_tokenizer().apply_chat_template(requests[4]["messages"])
     greedy = {"temperature": 0, "ignore_eos": True}
@@ -129,28 +130,21 @@ def test_a_logits_processor_that_cannot_check_a_request(tmp_path, capsys):
     assert refused["error"]["message"] == "picky must be at most 1"
 
 
-def test_an_output_file(tmp_path, capsys):
-    target = tmp_path / "answers.jsonl"
-    target.write_text("what was there before, which is a long line\n" * 100)
-    assert generate(tmp_path, [{"prompt": "Hello"}], "--output", str(target)) == 0
-    assert capsys.readouterr().out == ""
-    (answer,) = lines_of(target.read_text())
-    assert answer["id"] == 1
-
-
 def test_an_empty_file(tmp_path, capsys):
     assert generate(tmp_path, []) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_files_that_do_not_serve(tmp_path, capsys):
-    assert generate(tmp_path, [{"prompt": "Hello"}], "--output", str(tmp_path / "requests.jsonl")) == 2
-    assert "requests.jsonl', which --jsonl reads; name another file" in capsys.readouterr().err
-    assert (tmp_path / "requests.jsonl").read_text(), "it has not been overwritten"
-    assert generate(tmp_path, [{"prompt": "Hello"}], "--output", str(tmp_path / "no" / "file")) == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err
-    assert main(["generate", "--jsonl", str(tmp_path / "absent")]) == 2
-    assert "absent cannot be read: No such file or directory" in capsys.readouterr().err
+def test_a_byte_order_mark(tmp_path, capsys):
+    assert generate(tmp_path, ['\ufeff{"prompt": "Hello"}\n']) == 0
+    assert lines_of(capsys.readouterr().out)[0]["prompt"] == "Hello"
+
+
+def test_messages_for_a_model_without_a_chat_template(tmp_path, capsys):
+    requests = [{"messages": [{"role": "user", "content": "Hi"}]}]
+    assert generate(tmp_path, requests, "--model", without_chat_template(tmp_path)) == 1
+    (answer,) = lines_of(capsys.readouterr().out)
+    assert answer["error"]["message"] == "the model has no chat template; give one with --chat-template FILE"
 
 
 class CountingEngine:
@@ -194,7 +188,7 @@ def run_batch(tmp_path, engine, requests, max_in_engine=4):
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
     target = Target()
     with path.open("rb") as file:
-        reader = NonblockingLines(file.fileno())
+        reader = NonblockingLines(file.fileno(), str(path))
         batch = JSONLBatch(engine, reader, target, SamplingParams(), chat_template=None, max_in_engine=max_in_engine)
         batch.run()
     answers = lines_of(target.getvalue().decode())
@@ -244,7 +238,7 @@ def test_a_request_that_fails_while_it_runs(tmp_path):
     assert answers[1]["line"] == 2
     assert answers[1]["error"] == {"message": "it broke"}
     assert answers[1]["outputs"][0]["finish_reason"] == "error"
-    assert "line" not in answers[0]
+    assert [answer["line"] for answer in answers] == [1, 2, 3]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pelton import SamplingParams
-from pelton.cli.jsonl_format import answer, parse_line, read_id, read_request, to_line
+from pelton.cli.jsonl_format import _KEYS, answer, parse_line, read_id, read_request, to_line
 from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
 from tests.support.tiny_llama import smollm2_tokenizer
 
@@ -17,10 +17,24 @@ def read(content, defaults=None):
 
 def test_parameters_change_the_defaults():
     defaults = SamplingParams(temperature=0.5, seed=3, max_tokens=9)
-    request = read({"prompt": "Hi", "seed": None, "top_k": 4, "stop": "x", "logit_bias": {"5": 1}}, defaults)
-    assert request.params == SamplingParams(temperature=0.5, max_tokens=9, top_k=4, stop="x", logit_bias={5: 1.0})
+    request = read({"prompt": "Hi", "seed": 4, "top_k": 4, "stop": "x", "logit_bias": {"5": 1}}, defaults)
+    changed = {"seed": 4, "top_k": 4, "stop": "x", "logit_bias": {5: 1.0}}
+    assert request.params == SamplingParams(temperature=0.5, max_tokens=9, **changed)
     assert (request.prompt, request.priority) == ({"prompt": "Hi"}, 0)
     assert read({"prompt": "Hi"}, defaults).params == defaults
+
+
+def test_null_is_as_absent():
+    """Clients write nulls for what they leave open."""
+    defaults = SamplingParams(temperature=0.5, seed=3, max_tokens=9)
+    content = dict.fromkeys(_KEYS)
+    request = read(content | {"prompt": "Hi"}, defaults)
+    assert (request.prompt, request.params, request.priority) == ({"prompt": "Hi"}, defaults, 0)
+    assert read_id(content, 7) == 7
+    with pytest.raises(ValueError, match=r"a line needs exactly one of .* got none"):
+        read(content)
+    with pytest.raises(ValueError, match="unknown key 'max_token'"):
+        read({"prompt": "Hi", "max_token": None})
 
 
 def test_prompts():
@@ -44,8 +58,8 @@ def test_prompts():
         ({"prompt": "a", "messages": []}, "got prompt and messages"),
         ({"prompt": "a", "output_kind": 1}, "unknown key 'output_kind'; there are prompt, "),
         ({"prompt": "a", "max_token": 1}, "unknown key 'max_token'"),
-        ({"prompt": "a", "temperature": None}, "temperature must be a number, got None"),
-        ({"prompt": "a", "logit_bias": {"05": 1}}, "logit_bias must be an integer, got '05'"),
+        ({"prompt": "a", "temperature": "0"}, "temperature must be a number, got '0'"),
+        ({"prompt": "a", "logit_bias": {"05": 1}}, "logit_bias must be .*integer.*, got '05'"),
         ({"prompt": "a", "logit_bias": [1]}, "logit_bias must be a dict"),
         ({"messages": [{"role": "user"}]}, "message 0: content is missing"),
         ({"messages": "Hi"}, "a conversation must be a list of messages, got str"),
@@ -74,7 +88,7 @@ def test_lines_that_are_no_requests(line, words):
 
 def test_ids():
     assert [read_id(content, 7) for content in ({}, {"id": "a"}, {"id": 0})] == [7, "a", 0]
-    for wrong in (None, True, 1.5, [1], "\ud800"):
+    for wrong in (True, 1.5, [1], "\ud800"):
         with pytest.raises(ValueError, match=r"^id must be"):
             read_id({"id": wrong}, 7)
 
@@ -105,7 +119,7 @@ def test_log_probabilities(num_logprobs, entries, top):
     completion = CompletionOutput(0, "t", [chosen], -1.0, [entries], "stop", None)
     params = SamplingParams(logprobs=num_logprobs, prompt_logprobs=num_logprobs)
     output = RequestOutput("r", "p", [3, chosen], [completion], True, 1, prompt_logprobs=[None, entries])
-    content = json.loads(to_line(answer(output, "id", params)))
+    content = json.loads(to_line(answer(output, "id", 1, params)))
     (position,) = content["outputs"][0]["logprobs"]
     assert position["token_id"] == chosen
     assert position["token"] == f"<{chosen}>"
@@ -118,11 +132,12 @@ def test_log_probabilities(num_logprobs, entries, top):
 def test_an_answer():
     completion = CompletionOutput(1, "é\ud800", [4, 5], None, None, "stop", 5)
     output = RequestOutput("r", None, [1, 2, 3], [completion], True, 2)
-    line = to_line(answer(output, 3, SamplingParams()))
+    line = to_line(answer(output, 3, 4, SamplingParams()))
     assert line.count(b"\n") == 1
     assert "é".encode() in line
     assert json.loads(line) == {
         "id": 3,
+        "line": 4,
         "prompt": None,
         "outputs": [
             {"index": 1, "text": "é\ud800", "token_ids": [4, 5], "finish_reason": "stop", "stop_reason": 5},

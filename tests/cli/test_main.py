@@ -153,6 +153,27 @@ def test_a_full_disk():
     assert done.stderr.splitlines()[-1] == f"pelton: the output: {os.strerror(errno.ENOSPC)}"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk_for_a_list():
+    with open("/dev/full", "wb") as full:
+        command = [*PELTON, "models", tiny_llama()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (1, f"pelton: the output: {os.strerror(errno.ENOSPC)}\n")
+
+
+def test_a_failure_of_the_system(monkeypatch, capsys):
+    """Only what has the output's name is about the output."""
+
+    def fail(options):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("pelton.cli.generate.run", fail)
+    monkeypatch.setattr("os.dup2", lambda *descriptors: None)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
+    assert main(["generate", "Hi"]) == 1
+    assert capsys.readouterr().err == f"pelton: the system says: {os.strerror(errno.ENOMEM)}\n"
+
+
 def test_a_module_is_the_command():
     command = [sys.executable, "-W", "error", "-m", "pelton", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

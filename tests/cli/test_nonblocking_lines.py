@@ -11,7 +11,7 @@ from pelton.cli.nonblocking_lines import NonblockingLines
 def pipe():
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0) as file:
-        yield NonblockingLines(reader), file
+        yield NonblockingLines(reader, "the pipe"), file
 
 
 def test_a_file(tmp_path):
@@ -20,7 +20,7 @@ def test_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"\n".join(lines))
     with path.open("rb") as file:
-        reader = NonblockingLines(file.fileno())
+        reader = NonblockingLines(file.fileno(), "the file")
         assert [reader.read_line(wait=True) for _ in range(4)] == lines[:4]
         assert reader.read_line(wait=False) == lines[4]
         assert reader.read_line(wait=True) is None
@@ -42,5 +42,15 @@ def test_what_is_not_there_yet(pipe):
 
 def test_an_empty_file():
     with open(os.devnull, "rb") as file:
-        reader = NonblockingLines(file.fileno())
+        reader = NonblockingLines(file.fileno(), "the file")
         assert reader.read_line(wait=True) is None
+
+
+def test_a_failure_has_a_name(tmp_path):
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(IsADirectoryError) as caught:
+            NonblockingLines(descriptor, "the folder").read_line(wait=True)
+    finally:
+        os.close(descriptor)
+    assert caught.value.filename == "the folder"

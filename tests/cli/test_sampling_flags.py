@@ -102,6 +102,8 @@ def test_help_has_the_defaults(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "most tokens per output; 0 processes the prompt only. Default: so many." in text
     assert f"divides the logits; 0 means greedy. Default: {SamplingParams().temperature}." in text
+    assert "-100 to 100; repeatable, at most 1,024 times." in text
+    assert "-1: as many as leave room for max_tokens (for one token, if that is not given)." in text
     assert "--n N" not in text
 
 

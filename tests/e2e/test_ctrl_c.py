@@ -12,38 +12,39 @@ from tests.support.engines import core_of
 from tests.support.tiny_llama import tiny_llama
 
 PREFIX = [17, 4, 99, 23, 5, 8, 41, 3, 77, 12, 60, 2]
-PROMPTS = [[*PREFIX, 1], [*PREFIX[:8], 5, 6, 7], [*PREFIX, 9, 10, 11], [3] * 9]
+PROMPTS = [[*PREFIX, 1], [*PREFIX[:8], 5, 6, 7], [*PREFIX, 9, 10, 11], [3] * 9, PREFIX]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True),
     SamplingParams(temperature=1, seed=3, max_tokens=9, top_k=50, ignore_eos=True),
     SamplingParams(temperature=0, max_tokens=10, ignore_eos=True),
     SamplingParams(temperature=1, seed=4, max_tokens=6, top_p=0.9, stop=["zzz"], ignore_eos=True),
+    SamplingParams(temperature=1, seed=5, max_tokens=5, n=3, repetition_penalty=1.2, prompt_logprobs=1, min_tokens=2),
 ]
 
 
 def generate(llm: LLM) -> list[tuple]:
     outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
-    return [(o.outputs[0].token_ids, o.outputs[0].text, o.outputs[0].finish_reason) for o in outputs]
+    return [(c.token_ids, c.text, c.finish_reason) for output in outputs for c in output.outputs]
 
 
 def interrupted_generate(llm: LLM, after: float, again_after: float) -> bool:
-    """Whether an interrupt came in time."""
+    """Whether an interrupt came in time. Another follows it, unless `again_after` is 0."""
     interrupts = []
 
     def interrupt(signal_number, frame) -> None:
-        if not again_after or len(interrupts) == 1:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         while frame is not None:  # one that comes too late for the call must not hit the test itself, nor pytest
             if frame.f_globals.get("__name__", "").startswith("_pytest"):
                 return
             if frame.f_code is generate.__code__:
                 interrupts.append(signal_number)
+                if len(interrupts) == 1:
+                    signal.setitimer(signal.ITIMER_REAL, again_after)  # not before: this handler takes its time
                 raise KeyboardInterrupt
             frame = frame.f_back
 
     signal.signal(signal.SIGALRM, interrupt)
     with suppress(KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, after, again_after)
+        signal.setitimer(signal.ITIMER_REAL, after)
         generate(llm)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_IGN)

@@ -209,7 +209,7 @@ def test_what_the_model_rules_out_may_be_there_all_the_same(monkeypatch, mode):
         (9, -math.inf),
         (11, -math.inf),
     ]
-    content = json.loads(to_line(answer(output, "a", params)))
+    content = json.loads(to_line(answer(output, "a", 1, params)))
     assert [content["prompt_logprobs"][1]["logprob"], content["outputs"][0]["logprobs"][0]["logprob"]] == [None, None]
 
 

@@ -12,7 +12,7 @@ import torch
 from pelton import LLM
 from pelton.config.sampling import SamplingConfig
 from pelton.core.outputs import Logprob
-from pelton.engine.beam_search import BeamSearch, BeamSearchSequence, next_token_params
+from pelton.engine.beam_search import BeamSearch, BeamSearchSequence, next_token_params, own_params
 from pelton.sampling_params import BeamSearchParams
 from tests.support.tiny_models import logprobs_of, save_folder, tiny_model
 
@@ -216,7 +216,7 @@ def test_all_may_end_at_once():
     ("params", "sampling", "words"),
     [
         ({"beam_width": 11}, {}, r"beam_width is 11, .* 22 tokens, but max_logprobs allows 20; choose a smaller"),
-        ({"beam_width": 51}, {"max_logprobs": -1}, "beam_width is 51, .* the vocabulary has 100"),
+        ({"beam_width": 51}, {"max_logprobs": -1}, "beam_width is 51, .* the model has 100"),
         ({"temperature": 0.5}, {}, "temperature is 0.5, but logprobs_mode='raw_logprobs'"),
         ({}, {"logprobs_mode": "raw_logits"}, "logprobs_mode is 'raw_logits'"),
         ({}, {"logprobs_mode": "processed_logits"}, "logprobs_mode is 'processed_logits'"),
@@ -233,7 +233,22 @@ def test_refused(params, sampling, words):
 
 def test_other_parameters_are_refused():
     with pytest.raises(ValueError, match="params must be BeamSearchParams, got dict"):
-        next_token_params({"beam_width": 2}, SamplingConfig(), 100, 64)
+        own_params({"beam_width": 2})
+
+
+@pytest.mark.parametrize(("name", "value"), [("beam_width", "x"), ("max_tokens", 0), ("length_penalty", math.nan)])
+def test_parameters_are_checked_again(name, value):
+    params = BeamSearchParams(beam_width=2, max_tokens=5)
+    setattr(params, name, value)
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        own_params(params)
+
+
+def test_parameters_are_the_searchs_own():
+    params = BeamSearchParams(beam_width=2, max_tokens=5)
+    own = own_params(params)
+    params.beam_width = 9
+    assert own == BeamSearchParams(beam_width=2, max_tokens=5)
 
 
 @pytest.mark.parametrize("length_penalty", [120.0, -120.0])

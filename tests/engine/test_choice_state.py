@@ -152,3 +152,33 @@ def test_the_end_before_the_minimum():
     rocket = TOKENIZER.encode("🚀")[0]
     cut = Played(stop="\N{REPLACEMENT CHARACTER}", min_tokens=5).play([rocket])
     assert (cut.last.finish_reason, cut.last.text) == ("length", "\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize(
+    ("finish_reason", "ends_with_stop"), [("error", False), ("abort", False), ("length", True), ("stop", True)]
+)
+def test_half_a_character_is_a_stop_string_only_at_an_end_of_its_own(finish_reason, ends_with_stop, include):
+    """Not when somebody else ended the request."""
+    replacement = "\N{REPLACEMENT CHARACTER}"
+    played = Played(stop=replacement, include_stop_str_in_output=include, output_kind=DELTA)
+    played.step(7042)
+    played.step(TOKENIZER.encode("🚀")[0])
+    last = [EOS] if finish_reason == "stop" else []
+    played.step(*last, finish_reason=finish_reason, stop_reason="the model broke" if finish_reason == "error" else None)
+    text = "".join(played.texts)
+    if ends_with_stop:
+        assert (played.last.finish_reason, played.last.stop_reason) == ("stop", replacement)
+        assert text == " Paris" + (replacement if include else "")
+    else:
+        expected = "the model broke" if finish_reason == "error" else None
+        assert (played.last.finish_reason, played.last.stop_reason) == (finish_reason, expected)
+        assert text == " Paris" + replacement
+
+
+def test_what_was_held_for_a_stop_string_comes_before_half_a_character():
+    played = Played(stop="Paris!", output_kind=DELTA)
+    played.step(7042)
+    played.step(TOKENIZER.encode("🚀")[0])
+    played.step(finish_reason="abort")
+    assert "".join(played.texts) == " Paris\N{REPLACEMENT CHARACTER}"

@@ -201,3 +201,18 @@ def test_tokens_of_steps():
     steps = snapshot(metrics)["vllm:iteration_tokens_total"]
     assert (steps.count, steps.sum) == (3, 2052)
     assert (steps.buckets["1.0"], steps.buckets["5.0"], steps.buckets["5000.0"]) == (1, 2, 3)
+
+
+def test_figures_that_are_read_while_they_change():
+    """Another thread may read at any time; here it does so in the middle of an addition."""
+    metrics, seen = EngineMetrics(), []
+
+    class Watched(float):
+        def __radd__(self, other):
+            seen.append(snapshot(metrics)["vllm:iteration_tokens_total"])
+            return other + float(self)
+
+    for _ in range(3):
+        metrics.record_step(Watched(7.0))
+    assert [(figure.count, figure.sum) for figure in seen] == [(0, 0.0), (1, 7.0), (2, 14.0)]
+    assert [figure.buckets["+Inf"] for figure in seen] == [0, 1, 2]

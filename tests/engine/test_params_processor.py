@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pelton import SamplingParams
+from pelton.config import SamplingConfig
 from pelton.engine.params_processor import ParamsProcessor
 from pelton.loader import open_checkpoint
 from pelton.sampling.logits_processor import LogitsProcessor, RowProcessor
@@ -24,8 +25,9 @@ def tokenizer() -> Tokenizer:
 
 
 def make_processor(tokenizer: Tokenizer, **changes: Any) -> ParamsProcessor:
-    options = {"max_logprobs": 5, "vocab_size": VOCAB_SIZE, "logits_processors": (), "eos_token_ids": [EOS, 0]}
-    return ParamsProcessor(tokenizer=tokenizer, **(options | changes))
+    options = {"vocab_size": VOCAB_SIZE, "logits_processors": (), "eos_token_ids": [EOS, 0]}
+    sampling = SamplingConfig(max_logprobs=changes.pop("max_logprobs", 5))
+    return ParamsProcessor(sampling, tokenizer, **(options | changes))
 
 
 def check_refusal(processor: ParamsProcessor, fields: dict[str, Any], words: list[str]) -> None:
@@ -237,3 +239,52 @@ def test_unknown_words_are_not_banned_as_the_unknown_token() -> None:
     processor = make_processor(tokenizer, vocab_size=tokenizer.vocab_size)
     check_refusal(processor, {"bad_words": ["𓂀"]}, ["'𓂀'", "no tokens"])
     assert processor.process(SamplingParams(bad_words=["[UNK]"]))[1] == [[100]]
+
+
+class SilentError(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+class Raising(Booster):
+    error: Exception
+
+    @classmethod
+    def validate_params(cls, params: SamplingParams) -> None:
+        raise cls.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (SilentError(), "the logits processor Raising refuses the parameters"),
+        (ValueError("by is 0;\n\ud800 leave it out"), "by is 0; leave it out"),
+        (ValueError("x" * 10**6), "x" * 300 + "..."),
+        (
+            type("Odd", (Exception,), {"__str__": None})(),
+            "the logits processor Raising cannot check the parameters: Odd",
+        ),
+    ],
+    ids=["silent", "lines", "long", "odd"],
+)
+def test_exceptions_of_any_kind_are_refusals(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    monkeypatch.setattr(Raising, "error", error, raising=False)
+    with pytest.raises(ValueError, match=r".") as caught:
+        make_processor(tokenizer, logits_processors=[Raising]).process(SamplingParams())
+    assert str(caught.value) == message
+
+
+class Changing(Booster):
+    @classmethod
+    def validate_params(cls, params: SamplingParams) -> None:
+        params.top_k = None
+        params.stop_token_ids.append("x")
+        assert params.extra_args.pop("boost") == [1]
+
+
+def test_a_logits_processor_checks_a_copy(tokenizer: Tokenizer) -> None:
+    given = {"top_k": 4, "seed": 3, "stop_token_ids": [5], "extra_args": {"boost": [1]}}
+    params, _ = make_processor(tokenizer, logits_processors=[Changing, Changing]).process(SamplingParams(**given))
+    assert params == SamplingParams(**given)

@@ -277,3 +277,23 @@ def test_aborts_are_idempotent(monkeypatch):
     assert engine.finish_reasons == {"b": "length"}
     engine.assert_as_expected(["b"])
     assert pool_of(engine).num_free == pool_of(engine).num_usable
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError("no message")
+
+
+@pytest.mark.parametrize(
+    ("error", "stop_reason"),
+    [(SilentError(), "SilentError"), (ValueError("a\nb\ud800"), "ValueError: a b")],
+    ids=["silent", "lines"],
+)
+def test_exceptions_of_any_kind_end_only_their_step(monkeypatch, error, stop_reason):
+    engine = FakeEngine(monkeypatch)
+    engine.add("a", PROMPT, 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.worker, "execute", lambda step: (_ for _ in ()).throw(error))
+        (output,) = engine.core.step().outputs
+    assert (output.finish_reason, output.stop_reason) == ("error", stop_reason)
+    assert_usable(engine)

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from pelton.loader.gguf.file import GGUFFile
 from pelton.loader.hf.safetensors_file import SafetensorsFile
 from pelton.loader.model_files import recognise
-from pelton.loader.text_files import read_json, read_text
+from pelton.loader.text_files import read_any_text, read_json, read_text
 
 LFS_POINTER = b"""version https://git-lfs.github.com/spec/v1
 oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393
@@ -94,6 +94,25 @@ def test_refuses_what_is_no_regular_file(opener: Callable[[Path], Any], tmp_path
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(ValueError, match="fifo cannot be read: it is not a regular file"):
         opener(tmp_path / "fifo")
+
+
+def test_users_may_name_pipes(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, "\ufeffé\ufeff".encode())
+    os.close(writer)
+    try:
+        assert read_any_text(Path(f"/dev/fd/{reader}")) == "é\ufeff"
+    finally:
+        os.close(reader)
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        read_any_text(tmp_path)
+    with pytest.raises(ValueError, match="absent cannot be read: No such file"):
+        read_any_text(tmp_path / "absent")
+    with pytest.raises(ValueError, match="/dev/zero cannot be read: it is larger than 16 MB"):
+        read_any_text(Path("/dev/zero"))
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    with pytest.raises(ValueError, match="latin is not UTF-8"):
+        read_any_text(tmp_path / "latin")
 
 
 def test_knows_lfs_pointers_and_web_pages_among_texts(tmp_path: Path) -> None:

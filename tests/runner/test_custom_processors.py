@@ -13,6 +13,16 @@ TOKENS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.int32)
 TOKENS.flags.writeable = False
 
 
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError("no message")
+
+
+class Unreadable:
+    def __array__(self, dtype=None, copy=None):
+        raise SilentError
+
+
 class Scripted(LogitsProcessor):
     """Does what `extra_args["do"]` says."""
 
@@ -86,8 +96,8 @@ def test_they_see_prompt_and_output():
 @pytest.mark.parametrize(
     ("do", "words"),
     [
-        ("raise", "Scripted.* failed: RuntimeError: broken"),
-        ("refuse", "logits processor Scripted failed: KeyError: 'no such thing'"),
+        ("raise", "^the logits processor Scripted failed: RuntimeError: broken$"),
+        ("refuse", "^the logits processor Scripted failed: KeyError: 'no such thing'$"),
         ("shape", r"must return logits \[3\] or None, got shape \[1\]"),
         ("write tokens", "read-only"),
         ("nan", "made logits that are NaN or infinity"),
@@ -104,6 +114,28 @@ def test_a_failure_is_of_its_row_only(do, words):
     assert logits[1].tolist() == [2, 2, 2]
 
 
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("new_request", "words"),
+    [
+        (lambda params: fail(SilentError()), "SilentError"),
+        (lambda params: lambda *arrays: fail(SilentError()), "SilentError"),
+        (lambda params: lambda *arrays: Unreadable(), "SilentError"),
+        (lambda params: lambda *arrays: fail(OSError("a\nb\ud800" * 10**5)), r"OSError: (a b ?)+[.]{3}"),
+        (lambda params: 5, "TypeError: new_request must return a function or None, got 5"),
+        (lambda params: Unreadable, "TypeError: .*"),
+    ],
+)
+def test_failures_of_any_kind(new_request, words):
+    odd = type("Odd", (LogitsProcessor,), {"new_request": lambda self, params: new_request(params)})
+    _, custom = run("any", processors=[odd()])
+    assert re.fullmatch(f"the logits processor Odd failed: {words}", custom.errors[0])
+    assert len(custom.errors[0]) < 400
+
+
 def test_several_act_in_their_order():
     logits, _ = run("return", processors=[Scripted(), Scripted()])
     assert logits.tolist() == [[4, 4, 4]]
@@ -117,3 +149,23 @@ def test_ruling_out_is_allowed_and_broken_logits_are_not_theirs():
     logits[:] = np.nan
     custom.apply(logits)
     assert custom.errors == {}
+
+
+class Taking(LogitsProcessor):
+    """Changes the parameters that it is given."""
+
+    def new_request(self, params):
+        strength = params.extra_args.pop("strength")[0]
+        params.stop_token_ids.clear()
+        params.temperature = None
+        return lambda prompt_ids, output_ids, logits: logits + strength
+
+
+def test_each_call_has_parameters_of_its_own():
+    given = {"temperature": 0.5, "stop_token_ids": [7], "extra_args": {"strength": [3]}}
+    params = SamplingParams(**given)
+    for _ in range(2):
+        functions = make_functions([Taking(), Taking()], params)
+        assert [function.process(None, None, 1) for function in functions] == [4, 4]
+        assert [function.name for function in functions] == ["Taking", "Taking"]
+    assert params == SamplingParams(**given)

@@ -25,6 +25,13 @@ def banned(row: RowEdits, *output: int) -> list[int] | None:
     return [token_id for token_id in range(V) if not mask[token_id // 32] >> np.uint32(token_id % 32) & 1]
 
 
+@pytest.mark.parametrize("penalty", [1e-300, 1e-46, 1e-40, 1.0001, 4e38, 1e300])
+def test_repetition_penalties_stay_within_float32(penalty):
+    penalties = np.array(edits(repetition_penalty=penalty).penalties, np.float32)
+    assert 0.0 < penalties[0] < np.inf
+    assert (penalties[0] > 1.0) == (penalty > 1.0)
+
+
 def biases(row: RowEdits) -> dict[int, float]:
     ids, values = row.biases
     assert (ids.dtype, values.dtype) == (np.int32, np.float32)

@@ -116,7 +116,7 @@ def test_rows_with_processors_of_their_own_are_edited():
     check(edits.edited_rows, [0, 2], np.int32)
     check(edits.mask_index, [-1, -1], np.int32)
     (call,) = calls
-    assert (call.index, list(call.functions)) == (1, [MARKED.change])
+    assert (call.index, [function.process for function in call.functions]) == (1, [MARKED.change])
     assert (call.prompt_ids.tolist(), call.output_ids.tolist()) == ([1, 2], [3])
     assert not call.prompt_ids.flags.writeable
     assert not call.output_ids.flags.writeable

@@ -41,18 +41,6 @@ def test_it_goes_back_and_on_with_other_tokens():
         output += [*guesses[: rng.randint(0, len(guesses))], rng.randrange(12)]
 
 
-def test_what_it_returned_stays():
-    counts = TokenCounts([])
-    rows = [counts.at(np.array(output, np.int32)) for output in ([], [7], [7, 7], [7, 7, 5], [7])]
-    assert [[array.tolist() for array in row] for row in rows] == [
-        [[], []],
-        [[7], [1]],
-        [[7], [2]],
-        [[7, 5], [2, 1]],
-        [[7], [1]],
-    ]
-
-
 def test_it_grows():
     counts = TokenCounts([])
     output = [token_id for i in range(1000) for token_id in (i, i // 2)]

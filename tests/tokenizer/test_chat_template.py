@@ -1,3 +1,4 @@
+import re
 from copy import deepcopy
 from datetime import datetime
 from itertools import product
@@ -28,10 +29,21 @@ def rendered_by_transformers(source: str, messages: Any = USER, **options: Any) 
     return reference.apply_chat_template(messages, chat_template=source, tokenize=False, **options)
 
 
-@pytest.mark.parametrize("name", ["truncation", "tokenize", "return_dict"])
+@pytest.mark.parametrize("name", ["truncation", "return_dict"])
 def test_arguments_of_transformers_are_no_variables(name: str, smollm2: Tokenizer) -> None:
     with pytest.raises(ValueError, match=f"has no argument {name}, and gives the text only"):
         smollm2.apply_chat_template([{"role": "user", "content": "Hi"}], **{name: True})
+
+
+def test_the_text_only(smollm2: Tokenizer) -> None:
+    """What works with transformers and vLLM: tokenize=False."""
+    options: dict[str, Any] = {"add_generation_prompt": True, "chat_template": "{{ tokenize is defined }}"}
+    assert smollm2.apply_chat_template(USER, tokenize=False) == smollm2.apply_chat_template(USER)
+    assert smollm2.apply_chat_template(USER, tokenize=False, **options) == "False"
+    with pytest.raises(ValueError, match=r"^tokenize is True, .* encode\(text, add_special_tokens=False\)$"):
+        smollm2.apply_chat_template(USER, tokenize=True)
+    with pytest.raises(ValueError, match="tokenize must be True or False, got None"):
+        smollm2.apply_chat_template(USER, tokenize=None)  # type: ignore[arg-type]
 
 
 def test_a_conversation_has_messages(smollm2: Tokenizer) -> None:
@@ -260,8 +272,23 @@ def test_the_file_of_a_template(tmp_path: Path, smollm2: Tokenizer) -> None:
 
 
 def test_a_template_of_ones_own_may_be_wrong(smollm2: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="the chat template is not valid"):
-        smollm2.apply_chat_template(USER, chat_template="{{ messages")
+    with pytest.raises(ValueError, match="the chat template is not valid: line 1: unexpected end of template"):
+        smollm2.apply_chat_template(USER, chat_template="{{ messages\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("\n\n{% if %}", "line 3: Expected an expression"),
+        ("\n{{ messages | frobnicate }}", "line 2: No filter named 'frobnicate'"),
+        ("\n\n\n{% generation %}", "line 4: Unexpected end of template"),
+    ],
+)
+def test_the_place_of_a_mistake(source: str, problem: str, tmp_path: Path, smollm2: Tokenizer) -> None:
+    path = tmp_path / "bad.jinja"
+    path.write_text(source)
+    with pytest.raises(ValueError, match=rf"^the chat template {re.escape(str(path))} is not valid: {problem}"):
+        smollm2.apply_chat_template(USER, chat_template=str(path))
 
 
 @pytest.mark.parametrize("message", ["hi", {"content": "hi"}, {"role": 5, "content": "hi"}, {"role": ""}])

@@ -4,16 +4,16 @@ import argparse
 from contextlib import suppress
 
 from pelton.cli.chat_input import ChatInput
+from pelton.cli.chat_template_flag import given_chat_template
 from pelton.cli.conversation import Conversation
 from pelton.cli.figures import Figures
 from pelton.cli.interrupts import first_interrupt_noted
 from pelton.cli.loading import load_engine
-from pelton.cli.messages import complain, note
+from pelton.cli.messages import complain, note, show
 from pelton.cli.parser import CommandParser
 from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.config import EngineArgs
 from pelton.core.outputs import RequestOutput
-from pelton.tokenizer.chat_template import read_chat_template
 
 _NOT_IN_CHAT = ("n", "logprobs", "prompt_logprobs", "detokenize")
 """Sampling parameters that a conversation has no use for."""
@@ -46,8 +46,12 @@ def run(options: argparse.Namespace) -> int:
     """Exit status 1 if standard input is no terminal and a line could not be answered."""
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
-    given_template = options.chat_template
-    chat_template = None if given_template is None else read_chat_template(given_template)
+    chat_template = given_chat_template(options.chat_template)
+    if given.get("truncate_prompt_tokens") == -1 and given.get("max_tokens") is None:
+        raise ValueError(
+            "truncate_prompt_tokens is -1, which would leave room for answers of one token; say with --max-tokens how "
+            "long answers may be"
+        )
     engine, params = load_engine(args, given, max_tokens=None)
     conversation = Conversation(engine, params, system=options.system, chat_template=chat_template)
     lines = ChatInput()
@@ -127,23 +131,23 @@ class Chat:
         figures = Figures()
         num_messages = len(self._conversation.messages)
 
-        def show(output: RequestOutput) -> None:
+        def take(output: RequestOutput) -> None:
             figures.add(output)
             for completion in output.outputs:
-                print(completion.text, end="", flush=True)
+                show(completion.text, end="")
 
         try:
             if self._lines.is_terminal:
                 # Whoever does not want to wait for the end of a step interrupts it, too.
                 with suppress(KeyboardInterrupt), first_interrupt_noted() as is_stopped:
-                    self._conversation.ask(text, show, is_stopped)
+                    self._conversation.ask(text, take, is_stopped)
             else:
-                self._conversation.ask(text, show, lambda: False)
+                self._conversation.ask(text, take, lambda: False)
         except ValueError as error:
             raise ValueError(f"{error} (the message is taken back; /reset forgets the conversation)") from None
         is_kept = len(self._conversation.messages) > num_messages
         if is_kept:
-            print(flush=True)
+            show("")
         self._remark(figures, is_kept)
 
     def _remark(self, figures: Figures, is_kept: bool) -> None:

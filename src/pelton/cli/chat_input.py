@@ -1,9 +1,11 @@
 """Lines that a person types, or that a program writes, on standard input."""
 
 import sys
+from codecs import BOM_UTF8
 from contextlib import suppress
 from importlib import import_module
 
+from pelton.cli.messages import system_errors_of
 from pelton.cli.prompts import decode
 
 PROMPT_MARK = "> "
@@ -14,6 +16,7 @@ class ChatInput:
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdin is not None and sys.stdin.isatty()
+        self._is_first = True
         self._can_edit = self.is_terminal and sys.stdout.isatty()
         if self._can_edit:
             with suppress(ImportError):
@@ -25,7 +28,11 @@ class ChatInput:
         if sys.stdin is None:
             return None
         if not self.is_terminal:
-            line = sys.stdin.buffer.readline()
+            with system_errors_of("standard input"):
+                line = sys.stdin.buffer.readline()
+            if self._is_first:
+                line = line.removeprefix(BOM_UTF8)
+                self._is_first = False
             return decode(line, "the line").removesuffix("\n").removesuffix("\r") if line else None
         try:
             if self._can_edit:

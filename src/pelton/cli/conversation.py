@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from pelton.cli.chat_template_flag import render_messages
 from pelton.core.outputs import RequestOutput
-from pelton.engine.chat import render_chat
+from pelton.engine.input_processor import TokensPrompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 
@@ -31,9 +32,7 @@ class Conversation:
         Raises ValueError, with nothing forgotten, if the model has no chat template or its template refuses that.
         """
         opening = [] if system is None else [{"role": "system", "content": system}]
-        render_chat(
-            self._engine.tokenizer, [*opening, {"role": "user", "content": "?"}], chat_template=self._chat_template
-        )
+        self._render([*opening, {"role": "user", "content": "?"}])
         self._opening = opening
         self.reset()
 
@@ -49,7 +48,7 @@ class Conversation:
         ValueError, and lets exceptions of `on_output` through.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = render_chat(self._engine.tokenizer, messages, chat_template=self._chat_template)
+        prompt = self._render(messages)
         request_id = self._engine.next_request_id()
         answer: list[str] = []
         ended = False
@@ -72,3 +71,6 @@ class Conversation:
             self._engine.abort_requests([request_id])
             if ended or any(answer):
                 self.messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
+
+    def _render(self, messages: list[Message]) -> TokensPrompt:
+        return render_messages(self._engine.tokenizer, messages, self._chat_template)

@@ -1,11 +1,15 @@
 """`pelton generate`: complete prompts, streaming to the terminal, or requests in JSON lines."""
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from pelton.cli import jsonl_batch
+from pelton.cli.chat_template_flag import given_chat_template, render_messages
 from pelton.cli.figures import Figures
+from pelton.cli.jsonl_files import empty, open_files
 from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
@@ -13,11 +17,9 @@ from pelton.cli.prompts import NamedPrompt, read_prompts
 from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
-from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
-from pelton.tokenizer.chat_template import read_chat_template
 
 MAX_TOKENS = 256
 """Default where neither the model nor the user says anything."""
@@ -67,20 +69,30 @@ def run(options: argparse.Namespace) -> int:
     """Everything that can be refused without the model is refused before it is loaded."""
     given = given_sampling(options)
     args = EngineArgs.from_cli_args(options)
-    given_template = options.chat_template
-    chat_template = None if given_template is None else read_chat_template(given_template)
     if options.jsonl is not None:
         _refuse("--jsonl has its own prompts and messages", options, "prompts", "files", "chat", "system")
-        with jsonl_batch.open_input(options.jsonl, options.output) as source:
+    else:
+        _check_plain(options, given)
+    chat_template = given_chat_template(options.chat_template)
+    if options.jsonl is not None:
+        with open_files(options.jsonl, options.output) as (source, target):
             engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
+            empty(target)
             return jsonl_batch.run(
                 engine,
                 source,
-                options.output,
+                target,
                 defaults,
                 chat_template=chat_template,
                 max_in_engine=2 * args.scheduler.max_num_seqs,
             )
+    prompts = read_prompts(options.prompts, options.files)
+    engine, params = load_engine(args, given, max_tokens=MAX_TOKENS)
+    return _print_answers(engine, prompts, params, options, chat_template)
+
+
+def _check_plain(options: argparse.Namespace, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for flags that are of no use where text is printed."""
     _refuse("it is only for --jsonl", options, "output")
     if not options.chat:
         _refuse("it is only for --chat", options, "system", "chat_template")
@@ -89,9 +101,6 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"{name} is {given[name]}, but plain text has no place for it; use --jsonl")
     if not given.get("detokenize", True):
         raise ValueError("detokenize is False, but then there is no text to print; use --jsonl")
-    prompts = read_prompts(options.prompts, options.files)
-    engine, params = load_engine(args, given, max_tokens=MAX_TOKENS)
-    return _print_answers(engine, prompts, params, options, chat_template)
 
 
 def _refuse(reason: str, options: argparse.Namespace, *names: str) -> None:
@@ -117,7 +126,7 @@ def _print_answers(
         if options.chat:
             system = [] if options.system is None else [{"role": "system", "content": options.system}]
             messages = [*system, {"role": "user", "content": prompt.text}]
-            request = render_chat(engine.tokenizer, messages, chat_template=chat_template)
+            request = render_messages(engine.tokenizer, messages, chat_template)
         request_ids.append(engine.add_request(request, params))
     headings = headings_of(request_ids, [prompt.name for prompt in prompts], params.n)
     print_in_order(engine, headings, figures.add)

@@ -1,10 +1,7 @@
 """`pelton generate --jsonl`: any number of requests from JSON lines, answered in their order."""
 
-import os
-import sys
+from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -12,7 +9,7 @@ import msgspec
 
 from pelton.cli import jsonl_format
 from pelton.cli.figures import Figures
-from pelton.cli.messages import complain, note
+from pelton.cli.messages import OUTPUT, complain, note, system_errors_of
 from pelton.cli.nonblocking_lines import NonblockingLines
 from pelton.core.outputs import RequestOutput
 from pelton.engine.llm_engine import LLMEngine
@@ -25,46 +22,8 @@ INPUT_HELP = (
 )
 OUTPUT_HELP = "where --jsonl writes, instead of to standard output; what the file has is overwritten"
 
-STANDARD_INPUT = "-"
 UNWRITTEN_PER_RUNNING = 16
 """Answers that wait for an earlier one, at most: so many times the sequences that may be in the engine."""
-
-
-@contextmanager
-def open_input(path: str, output: str | None) -> Iterator[NonblockingLines]:
-    """Raises ValueError if it cannot be read, or would be overwritten."""
-    if path == STANDARD_INPUT:
-        if sys.stdin is None:
-            raise ValueError("standard input is closed, so --jsonl - has no requests")
-        yield NonblockingLines(sys.stdin.fileno())
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        if output is not None and os.path.exists(output) and os.path.samefile(path, output):
-            raise ValueError(f"output is {output!r}, which --jsonl reads; name another file")
-        yield NonblockingLines(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def open_output(path: str | None) -> Iterator[BinaryIO]:
-    """Standard output if there is no path. Raises ValueError if it cannot be written."""
-    if path is None:
-        yield sys.stdout.buffer
-        return
-    with _open_for_writing(path) as file:
-        yield file
-
-
-def _open_for_writing(path: str) -> BinaryIO:
-    try:
-        return open(path, "wb")
-    except OSError as error:
-        raise ValueError(f"output {path!r} cannot be written: {error.strerror}") from None
 
 
 @dataclass
@@ -132,6 +91,8 @@ class JSONLBatch:
 
     def _take(self, text: bytes) -> None:
         self._line_number += 1
+        if self._line_number == 1:
+            text = text.removeprefix(BOM_UTF8)
         if not text.strip():
             return
         self.num_lines += 1
@@ -155,7 +116,7 @@ class JSONLBatch:
         line = self._running.pop(output.request_id)
         assert line.params is not None
         self._num_in_engine -= line.params.n
-        content = jsonl_format.answer(output, line.id, line.params)
+        content = jsonl_format.answer(output, line.id, line.number, line.params)
         failures = [str(c.stop_reason) for c in output.outputs if c.finish_reason == "error"]
         if failures:
             self.num_failed += 1
@@ -164,18 +125,16 @@ class JSONLBatch:
 
     def _write_due(self) -> None:
         while self._unwritten and (answer := self._unwritten[0].answer) is not None:
-            self._target.write(answer)
-            self._target.flush()
+            with system_errors_of(OUTPUT):
+                self._target.write(answer)
+                self._target.flush()
             self._unwritten.popleft()
 
 
-def run(
-    engine: LLMEngine, source: NonblockingLines, output: str | None, defaults: SamplingParams, **options: Any
-) -> int:
+def run(engine: LLMEngine, source: NonblockingLines, target: BinaryIO, defaults: SamplingParams, **options: Any) -> int:
     """Answer every line, say how it went on standard error, and return the exit status."""
-    with open_output(output) as target:
-        batch = JSONLBatch(engine, source, target, defaults, **options)
-        batch.run()
+    batch = JSONLBatch(engine, source, target, defaults, **options)
+    batch.run()
     note(batch.figures.report_batch())
     if batch.num_failed:
         complain(f"{batch.num_failed} of {batch.num_lines} requests failed; their lines say why")

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from pelton.checks import has_lone_surrogate
+from pelton.cli.chat_template_flag import render_messages
 from pelton.cli.sampling_flags import SAMPLING_FLAGS
 from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
-from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import Prompt
 from pelton.error_text import shown
 from pelton.loader.text_files import parse_json
@@ -48,8 +48,13 @@ def parse_line(line: bytes) -> Json:
 
 
 def read_id(content: Json, default: int) -> str | int:
-    """The id that a line gives its answer. Raises ValueError for what is neither a string nor an integer."""
-    given = content.get("id", default)
+    """The id that a line gives its answer; null is as none.
+
+    Raises ValueError for what is neither a string nor an integer.
+    """
+    given = content.get("id")
+    if given is None:
+        return default
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise ValueError(f"id must be a string or an integer, got {shown(given)}")
     if isinstance(given, str) and has_lone_surrogate(given):
@@ -60,17 +65,21 @@ def read_id(content: Json, default: int) -> str | int:
 def read_request(
     content: Json, defaults: SamplingParams, tokenizer: Tokenizer, chat_template: str | None
 ) -> LineRequest:
-    """Raises ValueError for unknown keys, and for what parameters and chat templates refuse."""
+    """A null is as if the key were not there: many clients write them.
+
+    Raises ValueError for unknown keys, and for what parameters and chat templates refuse.
+    """
     for key in content:
         if key not in _KEYS:
             raise ValueError(f"unknown key {shown(key)}; there are {', '.join(_KEYS)}")
+    content = {key: value for key, value in content.items() if value is not None}
     given = [key for key in _PROMPTS if key in content]
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise ValueError(f"a line needs exactly one of {', '.join(_PROMPTS)}, got {found}")
     prompt: Json = {given[0]: content[given[0]]}
     if "messages" in content:
-        prompt = {**render_chat(tokenizer, content["messages"], chat_template=chat_template)}
+        prompt = {**render_messages(tokenizer, content["messages"], chat_template)}
     if "cache_salt" in content:
         prompt["cache_salt"] = content["cache_salt"]
     changes = {key: content[key] for key in SAMPLING_FLAGS if key in content}
@@ -85,10 +94,11 @@ def _with_integer_keys(bias: Json) -> dict[int | str, Any]:
     return {int(key) if _TOKEN_ID.fullmatch(key) else key: value for key, value in bias.items()}
 
 
-def answer(output: RequestOutput, request_id: str | int, params: SamplingParams) -> Json:
-    """The answer to a request that was accepted."""
+def answer(output: RequestOutput, request_id: str | int, number: int, params: SamplingParams) -> Json:
+    """The answer to a request that was accepted; `number` is its line's."""
     content: Json = {
         "id": request_id,
+        "line": number,
         "prompt": output.prompt,
         "outputs": [_completion(completion, params.logprobs) for completion in output.outputs],
     }

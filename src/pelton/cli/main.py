@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # then whoever read our output has gone, and knows it
-            complain(f"{error.filename or 'the output'}: {error.strerror or error}")
+            complain(f"{error.filename or 'the system says'}: {error.strerror or error}")
         # What is left of the output can go nowhere; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

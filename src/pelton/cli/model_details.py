@@ -13,6 +13,7 @@ from pelton.ops import Program
 from pelton.sampling import record_head, record_scorer
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
+from pelton.tokenizer.chat_template import MissingChatTemplateError
 
 
 def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
@@ -69,6 +70,8 @@ def _windows(config: DecoderConfig) -> str:
 def _chat_template(tokenizer: Tokenizer) -> str:
     try:
         tokenizer.apply_chat_template([{"role": "user", "content": "?"}])
+    except MissingChatTemplateError as error:
+        return f"no: {error.problem}"
     except ValueError as error:
         return f"no: {error}"
     return "yes"

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from pelton.cli.cached_models import cached_models
+from pelton.cli.messages import show
 from pelton.cli.model_details import describe, programs, size_text
 from pelton.cli.parser import CommandParser
 from pelton.loader import open_checkpoint
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(options.model, options.revision, progress=progress)
     if options.show_program:
         for program in programs(checkpoint, progress=progress):
-            print(program)
+            show(str(program))
     else:
         _print_table(describe(checkpoint))
     return 0
@@ -48,11 +49,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _list_models() -> None:
     aliases = [alias for name, alias in known_aliases().items() if name == alias.names[0]]
-    print("Models with a short name")
+    show("Models with a short name")
     _print_table([(", ".join(alias.names), _alias_text(alias)) for alias in aliases], indent="  ")
-    print("\nModels in the hub's cache")
+    show("\nModels in the hub's cache")
     _print_table(cached_models() or [("none", "")], indent="  ")
-    print(f"\n{_OTHERS}")
+    show(f"\n{_OTHERS}")
 
 
 def _alias_text(alias: Alias) -> str:
@@ -67,4 +68,4 @@ def _alias_text(alias: Alias) -> str:
 def _print_table(rows: Sequence[tuple[str, str]], indent: str = "") -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        print(f"{indent}{name:{width}}  {text}".rstrip())
+        show(f"{indent}{name:{width}}  {text}".rstrip())

@@ -3,14 +3,20 @@
 import os
 import select
 
+from pelton.cli.messages import system_errors_of
+
 _PIECE = 1 << 16
 
 
 class NonblockingLines:
-    """Reads a file descriptor, which it does not close. Holds no more than the line it is reading and one piece."""
+    """Reads a file descriptor, which it does not close. Holds no more than the line it is reading and one piece.
 
-    def __init__(self, descriptor: int) -> None:
+    An OSError has the `name`, and so have messages about it.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
+        self._name = name
         self._buffer = bytearray()
         self._num_searched = 0
         self._has_ended = False
@@ -21,9 +27,10 @@ class NonblockingLines:
             self._num_searched = len(self._buffer)
             if self._has_ended:
                 return self._take(len(self._buffer)) if self._buffer else None
-            if not wait and not select.select([self._descriptor], [], [], 0)[0]:
-                return None
-            piece = os.read(self._descriptor, _PIECE)
+            with system_errors_of(self._name):
+                if not wait and not select.select([self._descriptor], [], [], 0)[0]:
+                    return None
+                piece = os.read(self._descriptor, _PIECE)
             self._buffer += piece
             self._has_ended = not piece
         return self._take(end)

@@ -1,11 +1,13 @@
 """Prompts as the command line names them: texts, files, standard input."""
 
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pelton.loader.text_files import read_text
+from pelton.cli.messages import system_errors_of
+from pelton.loader.text_files import read_any_text
 
 STANDARD_INPUT = "-"
 
@@ -33,7 +35,7 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[NamedPrompt
     if (num_reads := texts.count(STANDARD_INPUT)) > 1:
         raise ValueError(f"standard input can be read only once, but - is given {num_reads} times")
     prompts = [_standard_input() if text == STANDARD_INPUT else NamedPrompt(text, text) for text in texts]
-    return prompts + [NamedPrompt(file, read_text(Path(file)).removesuffix("\n")) for file in files]
+    return prompts + [NamedPrompt(file, read_any_text(Path(file)).removesuffix("\n")) for file in files]
 
 
 def decode(content: bytes, source: str) -> str:
@@ -48,7 +50,9 @@ def _standard_input() -> NamedPrompt:
     if sys.stdin is None:
         raise ValueError("standard input is closed, so - has no prompt")
     name = "standard input"
-    text = decode(sys.stdin.buffer.read(), name).removesuffix("\n")
+    with system_errors_of(name):
+        content = sys.stdin.buffer.read().removeprefix(BOM_UTF8)
+    text = decode(content, name).removesuffix("\n")
     if not text:
         raise ValueError(f"{name} is empty; write the prompt there, or give it as PROMPT or --file FILE")
     return NamedPrompt(name, text)

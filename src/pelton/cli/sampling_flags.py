@@ -56,7 +56,7 @@ SAMPLING_FLAGS: dict[str, dict[str, Any]] = {
         "type": _bias,
         "action": "append",
         "metavar": "TOKEN_ID=BIAS",
-        "help": "added to the logit of a token, -100 to 100; repeatable.",
+        "help": "added to the logit of a token, -100 to 100; repeatable, at most 1,024 times.",
     },
     "allowed_token_ids": {
         "type": int,
@@ -67,7 +67,11 @@ SAMPLING_FLAGS: dict[str, dict[str, Any]] = {
     "detokenize": {**_FLAG, "help": "make text of the tokens; --no-detokenize needs --jsonl."},
     "skip_special_tokens": {**_FLAG, "help": "leave special tokens out of the text."},
     "spaces_between_special_tokens": {**_FLAG, "help": "spaces between added tokens, where the vocabulary has them."},
-    "truncate_prompt_tokens": {"type": int, "help": "keep so many tokens of the prompt, the last ones; -1: what fits."},
+    "truncate_prompt_tokens": {
+        "type": int,
+        "help": "keep so many tokens of the prompt, the last ones; -1: as many as leave room for max_tokens (for one "
+        "token, if that is not given).",
+    },
     "extra_args": {"type": _json_object, "metavar": "JSON", "help": "arguments of your own logits processors."},
 }
 """Field of `SamplingParams` -> what argparse is told."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from pelton.cli.messages import show
 from pelton.core.outputs import RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 
@@ -30,11 +31,11 @@ def print_in_order(engine: LLMEngine, headings: dict[Choice, str], on_output: Ca
 
 def _print_due(pending: dict[Choice, str], finished: set[Choice]) -> None:
     for choice in list(pending):
-        print(pending[choice], end="", flush=True)
+        show(pending[choice], end="")
         pending[choice] = ""
         if choice not in finished:
             break
-        print(flush=True)
+        show("")
         del pending[choice]
 
 

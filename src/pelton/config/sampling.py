@@ -6,6 +6,7 @@ from typing import Any
 
 from pelton.checks import check_choice, check_integer
 from pelton.config.options import option
+from pelton.error_text import shown
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
 GENERATION_CONFIGS = ("auto", "none")
@@ -43,10 +44,10 @@ class SamplingConfig:
         check_choice("generation_config", self.generation_config, GENERATION_CONFIGS)
         given = self.logits_processors
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise ValueError(f"logits_processors must be a list of classes or of their names, got {given!r}")
+            raise ValueError(f"logits_processors must be a list of classes or of their names, got {shown(given)}")
         for processor in given:
             if not isinstance(processor, str | type):
-                raise ValueError(f"logits_processors must hold classes or names module:Class, got {processor!r}")
+                raise ValueError(f"logits_processors must hold classes or names module:Class, got {shown(processor)}")
 
     @property
     def reports_processed(self) -> bool:

@@ -4,6 +4,9 @@ import heapq
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from pelton.config.sampling import SamplingConfig
 from pelton.core.outputs import Logprob
@@ -140,6 +143,13 @@ class BeamSearch:
         return self._penalized(best.cum_logprob, length) > self._score(self._completed[-1])
 
 
+def own_params(params: Any) -> BeamSearchParams:
+    """A copy, checked again: the caller may change what is theirs."""
+    if not isinstance(params, BeamSearchParams):
+        raise ValueError(f"params must be BeamSearchParams, got {type(params).__name__}")
+    return msgspec.structs.replace(params, beam_width=params.beam_width)  # without a change nothing is checked
+
+
 def next_token_params(
     params: BeamSearchParams, sampling: SamplingConfig, vocab_size: int, max_model_len: int
 ) -> SamplingParams:
@@ -147,12 +157,10 @@ def next_token_params(
 
     Raises ValueError where an engine with these arguments cannot tell what the search needs to know.
     """
-    if not isinstance(params, BeamSearchParams):
-        raise ValueError(f"params must be BeamSearchParams, got {type(params).__name__}")
     num_logprobs = 2 * params.beam_width
     needs = f"beam_width is {params.beam_width}, which needs the log probabilities of {num_logprobs} tokens, but "
     if num_logprobs > vocab_size:
-        raise ValueError(f"{needs}the vocabulary has {vocab_size}; choose a smaller beam_width")
+        raise ValueError(f"{needs}the model has {vocab_size}; choose a smaller beam_width")
     if num_logprobs > sampling.most_logprobs(vocab_size):
         raise ValueError(
             f"{needs}max_logprobs allows {sampling.max_logprobs}; choose a smaller beam_width, or start the engine "

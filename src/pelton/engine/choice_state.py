@@ -89,16 +89,14 @@ class ChoiceState:
             text = self._early_text(token_ids[:num_early], reaches_minimum=len(output.new_token_ids) >= num_early)
             token_ids = token_ids[num_early:]
         text += self._detokenizer.add(token_ids)
-        if is_end:
-            rest = self._detokenizer.finish()
-            if len(output.new_token_ids) <= num_early:
-                self._stops.exempt(len(rest))
-            text += rest
+        rest = self._detokenizer.finish() if is_end else ""
+        if output.finish_reason in ("stop", "length") and len(output.new_token_ids) > num_early:
+            text, rest = text + rest, ""
         text = self._stops.add(text)
         if self._stops.matched is not None:
             self.finish_reason, self.stop_reason = "stop", self._stops.matched
         elif is_end:
-            text += self._stops.flush()
+            text += self._stops.flush() + rest  # no stop string counts in what remains of an unfinished character
         return text
 
     def _early_text(self, token_ids: Sequence[int], *, reaches_minimum: bool) -> str:

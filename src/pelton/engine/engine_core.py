@@ -15,6 +15,7 @@ from pelton.core.messages import (
 )
 from pelton.core.request import Request, RequestStatus
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
+from pelton.error_text import described
 from pelton.executor import Executor
 from pelton.kv import KVCacheCoordinator, group_layers
 from pelton.kv.block_key import HASH_FUNCTIONS
@@ -130,7 +131,7 @@ class EngineCore:
                 results = self._executor.collect(self.scheduler.oldest_step_in_flight)
             except Exception as error:  # whatever went wrong in a step must not end the others
                 logger.exception("a step failed; its requests end with an error")
-                failure = f"{type(error).__name__}: {error}"
+                failure = described(error)
         with self._changing():
             if failure:
                 self._outputs += self.scheduler.fail_step(failure)

@@ -60,12 +60,10 @@ class InputProcessor:
     ) -> None:
         self._tokenizer = tokenizer
         self.eos_token_ids = list(eos_token_ids)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self._has_priorities = args.scheduler.scheduling_policy == "priority"
-        self._params_processor = ParamsProcessor(
-            args.sampling.max_logprobs, tokenizer, eos_token_ids, vocab_size, logits_processors
-        )
+        self._params_processor = ParamsProcessor(args.sampling, tokenizer, eos_token_ids, vocab_size, logits_processors)
         self._request_ids = count()
 
     def next_request_id(self) -> str:
@@ -114,10 +112,10 @@ class InputProcessor:
         for token_id in token_ids:
             if type(token_id) is not int:
                 raise ValueError(f"prompt_token_ids must be integers, got {shown(token_id)}")
-        if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
-            wrong = next(i for i in token_ids if not 0 <= i < self._vocab_size)
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            wrong = next(i for i in token_ids if not 0 <= i < self.vocab_size)
             raise ValueError(
-                f"token id {shown(wrong)} in the prompt is outside the vocabulary (0 to {self._vocab_size - 1})"
+                f"token id {shown(wrong)} in the prompt is outside the vocabulary (0 to {self.vocab_size - 1})"
             )
 
     def _truncated(self, token_ids: list[int], params: SamplingParams, *, is_text: bool) -> list[int]:

@@ -13,6 +13,7 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
+from pelton.error_text import shown
 from pelton.executor import UniprocExecutor
 from pelton.loader import open_checkpoint
 from pelton.runner import CPUWorker
@@ -44,6 +45,7 @@ class LLMEngine:
         self._client = client
         self._input_processor = input_processor
         self._output_processor = output_processor
+        self._is_shut_down = False
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs, *, progress: bool = False) -> "LLMEngine":
@@ -91,6 +93,11 @@ class LLMEngine:
         """The longest request, prompt and output, in tokens."""
         return self._input_processor.max_model_len
 
+    @property
+    def vocab_size(self) -> int:
+        """How many logits the model has; the tokenizer may know more tokens, or fewer."""
+        return self._input_processor.vocab_size
+
     def default_sampling_params(self) -> SamplingParams:
         """A new copy of what requests without parameters get: the model's defaults where it has some."""
         return SamplingParams(**self.generation_defaults)  # type: ignore[arg-type]
@@ -108,6 +115,7 @@ class LLMEngine:
 
         Raises ValueError, with nothing queued, if prompt or parameters are not acceptable.
         """
+        self.check_is_up()
         request_id = self.next_request_id() if request_id is None else request_id
         request = self._input_processor.process(prompt, params, request_id=request_id, priority=priority)
         messages = self._output_processor.add_request(request)
@@ -145,6 +153,7 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it brought."""
+        self.check_is_up()
         core_outputs = self._client.get_outputs()
         self.stats = core_outputs.stats
         self._output_processor.metrics.record_step(core_outputs.stats.num_scheduled_tokens)
@@ -170,19 +179,27 @@ class LLMEngine:
 
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix; running requests are not affected. Returns whether that worked: always True."""
+        self.check_is_up()
         self._client.reset_prefix_cache()
         return True
 
     def shutdown(self) -> None:
-        """Release the model and the KV cache. The engine cannot be used afterwards."""
-        self._client.shutdown()
+        """Release the model and the KV cache. The engine cannot be used afterwards; a second call does nothing."""
+        if not self._is_shut_down:
+            self._is_shut_down = True
+            self._client.shutdown()
+
+    def check_is_up(self) -> None:
+        """Raise ValueError after `shutdown`."""
+        if self._is_shut_down:
+            raise ValueError("the engine has been shut down; make a new LLM")
 
 
 def _id_list(request_ids: object) -> list[str]:
     if isinstance(request_ids, str) or not isinstance(request_ids, Iterable):
-        raise ValueError(f"request_ids must be a list of request ids, got {request_ids!r}")
+        raise ValueError(f"request_ids must be a list of request ids, got {shown(request_ids)}")
     checked = list(request_ids)
     for request_id in checked:
         if not isinstance(request_id, str):
-            raise ValueError(f"request_ids must hold strings, got {request_id!r}")
+            raise ValueError(f"request_ids must hold strings, got {shown(request_id)}")
     return checked

@@ -25,23 +25,25 @@ FINISH_REASONS = ("stop", "length", "abort", "error")
 class _Observations:
     """Values, sorted into buckets."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_state")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self._state = [0] * (len(bounds) + 1), 0.0
+        """Counts by bucket, and the sum; replaced as a whole, since another thread may be reading."""
 
     def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        counts, total = self._state[0].copy(), self._state[1] + value
+        counts[bisect_left(self._bounds, value)] += 1
+        self._state = counts, total
 
     def snapshot(self, name: str, labels: dict[str, str]) -> Histogram:
+        counts, total = self._state
         buckets, count = {}, 0
-        for bound, num_values in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+        for bound, num_values in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
             count += num_values
             buckets[bound] = count
-        return Histogram(name, dict(labels), count, self._sum, buckets)
+        return Histogram(name, dict(labels), count, total, buckets)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from pelton.engine.choice_state import ChoiceState
 from pelton.engine.input_processor import ProcessedRequest
 from pelton.engine.metrics import EngineMetrics
 from pelton.engine.request_state import RequestState, messages_of_choices
+from pelton.error_text import shown
 from pelton.tokenizer import Tokenizer
 
 
@@ -53,7 +54,7 @@ class OutputProcessor:
         messages = messages_of_choices(request.message)
         for request_id in (request.message.request_id, *(message.request_id for message in messages)):
             if request_id in self:
-                raise ValueError(f"request_id {request_id!r} is in use by a request that has not finished")
+                raise ValueError(f"request_id {shown(request_id)} is in use by a request that has not finished")
         state = RequestState(request, messages, self._tokenizer)
         self._requests[state.id] = state
         for choice in state.choices:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from pelton.error_text import listed, one_line, shown
+from pelton.config import SamplingConfig
+from pelton.error_text import described, listed, message_of, shown
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import MAX_BAD_WORDS, SEED_LIMIT, SamplingParams
 from pelton.tokenizer import Tokenizer
@@ -23,13 +24,13 @@ class ParamsProcessor:
 
     def __init__(
         self,
-        max_logprobs: int,
+        sampling: SamplingConfig,
         tokenizer: Tokenizer,
         eos_token_ids: Iterable[int],
         vocab_size: int,
         logits_processors: Sequence[type[LogitsProcessor]],
     ) -> None:
-        self._max_logprobs = max_logprobs
+        self._sampling = sampling
         self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._logits_processors = list(logits_processors)
@@ -70,10 +71,10 @@ class ParamsProcessor:
                 f"{name} is {asked}, but the vocabulary has {self._vocab_size} tokens; ask for fewer, or for -1, "
                 "which means all"
             )
-        if number > self._max_logprobs != -1:
+        if number > self._sampling.most_logprobs(self._vocab_size):
             meaning = f" (the whole vocabulary, {number} tokens)" if asked == -1 else ""
             raise ValueError(
-                f"{name} is {asked}{meaning}, but max_logprobs allows {self._max_logprobs}; "
+                f"{name} is {asked}{meaning}, but max_logprobs allows {self._sampling.max_logprobs}; "
                 "ask for fewer or start the engine with a larger max_logprobs"
             )
         return number
@@ -128,12 +129,13 @@ def _own_copy(params: SamplingParams) -> SamplingParams:
 def _validate(processor: type[LogitsProcessor], params: SamplingParams) -> None:
     """Code of the user's own: whatever it raises is about this request only."""
     try:
-        processor.validate_params(params)
-    except ValueError:
-        raise
+        processor.validate_params(params.clone())
+    except ValueError as error:
+        refusal = message_of(error) or f"the logits processor {processor.__name__} refuses the parameters"
+        raise ValueError(refusal) from error
     except Exception as error:
-        problem = one_line(f"{type(error).__name__}: {error}")
-        raise ValueError(f"the logits processor {processor.__name__} cannot check the parameters: {problem}") from error
+        name, problem = processor.__name__, described(error)
+        raise ValueError(f"the logits processor {name} cannot check the parameters: {problem}") from error
 
 
 def _as_sent(extra_args: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +144,6 @@ def _as_sent(extra_args: dict[str, Any]) -> dict[str, Any]:
         sent: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(extra_args))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
-            f"extra_args must hold plain data (numbers, strings, lists, dicts): {one_line(str(error))}"
+            f"extra_args must hold plain data (numbers, strings, lists, dicts): {message_of(error)}"
         ) from None
     return sent

@@ -1,4 +1,4 @@
-"""Reading the text files of a checkpoint, which anybody may have written."""
+"""Reading text files: of a checkpoint, which anybody may have written, and such as users name."""
 
 import json
 import os.path
@@ -20,13 +20,35 @@ def is_there(path: Path) -> bool:
 def read_text(path: Path, max_bytes: int = _MAX_BYTES) -> str:
     """A UTF-8 text. Raises ValueError that names the file: unreadable, not a regular file, too large, or no text."""
     size = regular_size(path)
+    _check_size(path, size, max_bytes)
+    return _decode(path, _read(path, size))
+
+
+def read_any_text(path: Path) -> str:
+    """A UTF-8 text without its byte order mark, of whatever can be opened: for files that users name, pipes among them.
+
+    Raises ValueError that names the file: unreadable, larger than 16 MB, or no text.
+    """
+    content = _read(path, _MAX_BYTES + 1)
+    _check_size(path, len(content), _MAX_BYTES)
+    return _decode(path, content).removeprefix("\ufeff")
+
+
+def _check_size(path: Path, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise ValueError(f"{path} cannot be read: it is larger than {max_bytes / 1e6:g} MB")
+
+
+def _read(path: Path, size: int) -> bytes:
+    """What there is, up to a size."""
     try:
         with path.open("rb") as file:
-            content = file.read(size)
+            return file.read(size)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _decode(path: Path, content: bytes) -> str:
     if content.startswith(LFS_POINTER):
         raise ValueError(f"{path} is {recognise(content)}")
     try:

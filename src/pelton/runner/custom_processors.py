@@ -5,9 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pelton.error_text import described, shown
 from pelton.ops.arrays import Float32, Int32
 from pelton.sampling.logits_processor import LogitsProcessor, RowProcessor
 from pelton.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """What one processor does to the logits of one request."""
+
+    name: str
+    """The processor's class."""
+    process: RowProcessor
 
 
 @dataclass(slots=True)
@@ -16,29 +26,30 @@ class ProcessorCall:
 
     index: int
     """Among the step's edited rows."""
-    functions: Sequence[RowProcessor]
+    functions: Sequence[RowFunction]
     prompt_ids: Int32
     output_ids: Int32
 
 
-def make_functions(processors: Sequence[LogitsProcessor], params: SamplingParams) -> list[RowProcessor]:
+def make_functions(processors: Sequence[LogitsProcessor], params: SamplingParams) -> list[RowFunction]:
     """What to call for each token of a request. Where a processor raises, a function that raises the same."""
     functions = []
     for processor in processors:
         try:
-            function = processor.new_request(params)
+            process = processor.new_request(params.clone())
+            if process is not None and not callable(process):
+                raise TypeError(f"new_request must return a function or None, got {shown(process)}")
         except Exception as error:  # the user's code, at the cost of this request only
-            function = _failing(type(processor).__name__, error)
-        if function is not None:
-            functions.append(function)
+            process = _failing(error)
+        if process is not None:
+            functions.append(RowFunction(type(processor).__name__, process))
     return functions
 
 
-def _failing(name: str, error: Exception) -> RowProcessor:
+def _failing(error: Exception) -> RowProcessor:
     def fail(prompt_ids: Int32, output_ids: Int32, logits: Float32) -> None:
         raise error
 
-    fail.__qualname__ = name
     return fail
 
 
@@ -62,14 +73,13 @@ class CustomProcessors:
                 continue  # the model's fault, which the sampler finds
             for function in call.functions:
                 try:
-                    changed = function(call.prompt_ids, call.output_ids, row)
+                    changed = function.process(call.prompt_ids, call.output_ids, row)
                     if changed is not None:
                         row[:] = _checked(changed, len(row))
                     if not _is_usable(row):
                         raise ValueError("it made logits that are NaN or infinity")
                 except Exception as error:  # the user's code, at the cost of this request only
-                    name = getattr(function, "__qualname__", type(function).__name__)
-                    self.errors[call.index] = f"the logits processor {name} failed: {type(error).__name__}: {error}"
+                    self.errors[call.index] = f"the logits processor {function.name} failed: {described(error)}"
                     break
 
 

@@ -7,10 +7,17 @@ import numpy as np
 from pelton.core.messages import EngineCoreRequest
 from pelton.ops import mask_words
 from pelton.ops.arrays import Int32, Int64, UInt32
+from pelton.runner.custom_processors import RowFunction
 from pelton.runner.token_counts import TokenCounts
-from pelton.sampling.logits_processor import RowProcessor
 
 _NO_IDS = np.zeros(0, np.int32)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+
+
+def within_float32(value: float) -> float:
+    """A positive number, kept from overflowing to infinity or to 0 in float32."""
+    return min(max(value, _FLOAT32_TINY), _FLOAT32_MAX)
 
 
 def needs_edits(message: EngineCoreRequest) -> bool:
@@ -28,7 +35,7 @@ def needs_edits(message: EngineCoreRequest) -> bool:
 class RowEdits:
     """Processors, masks, biases and penalties of one request, as they stand at each of its tokens."""
 
-    def __init__(self, message: EngineCoreRequest, functions: Sequence[RowProcessor], vocab_size: int) -> None:
+    def __init__(self, message: EngineCoreRequest, functions: Sequence[RowFunction], vocab_size: int) -> None:
         params = message.sampling_params
         self.functions = functions
         self._vocab_size = vocab_size
@@ -41,7 +48,8 @@ class RowEdits:
         biases = params.logit_bias or {}
         self.biases = np.array(list(biases), np.int32), np.array(list(biases.values()), np.float32)
         """Distinct token ids and what is added to their logits."""
-        self.penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        repetition = within_float32(params.repetition_penalty)
+        self.penalties = (repetition, params.frequency_penalty, params.presence_penalty)
         self._counts: TokenCounts | None = None
         if params.has_penalties:
             # Only repetition looks at the prompt.
@@ -55,7 +63,10 @@ class RowEdits:
         return self._without(mask, self._completing(output_ids)) if self._bad_words else mask
 
     def counts_at(self, output_ids: Int32) -> tuple[Int32, Int32]:
-        """The tokens that the penalties look at, and how often the output has them; none without penalties."""
+        """The tokens that the penalties look at, and how often the output has them; none without penalties.
+
+        The arrays are valid until the next call.
+        """
         return (_NO_IDS, _NO_IDS) if self._counts is None else self._counts.at(output_ids)
 
     def _completing(self, output_ids: Int32) -> list[int]:

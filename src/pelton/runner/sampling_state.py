@@ -11,13 +11,10 @@ from pelton.core.messages import EngineCoreRequest
 from pelton.ops import mask_words
 from pelton.ops.arrays import Float32, Int32, Int64, UInt32, UInt64
 from pelton.runner.custom_processors import ProcessorCall, make_functions
-from pelton.runner.row_edits import RowEdits, needs_edits
+from pelton.runner.row_edits import RowEdits, needs_edits, within_float32
 from pelton.sampling.logits_processor import LogitsProcessor
 
 N = TypeVar("N", bound=np.generic)
-
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
-_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(slots=True)
@@ -98,9 +95,9 @@ class SamplingState:
         assert params.is_greedy or params.seed is not None, "the front end draws the seed"
         self._warpers[row] = (
             # A temperature that float32 rounds to 0 would mean greedy decoding.
-            0.0 if params.is_greedy else _within_float32(params.temperature),
+            0.0 if params.is_greedy else within_float32(params.temperature),
             min(max(params.top_k, 0), self._vocab_size),
-            _within_float32(params.top_p),
+            within_float32(params.top_p),
             params.min_p,
         )
         self._seeds[row] = params.seed or 0
@@ -159,8 +156,7 @@ class SamplingState:
         masks = [row.mask for row in edited if row.mask is not None]
         has_mask = np.array([row.mask is not None for row in edited], bool)
         bias_start, bias_ids, bias = _joined([row.edits.biases for row in edited], np.float32)
-        counts = [row.edits.counts_at(row.output_ids) for row in edited]
-        penalty_start, penalty_ids, penalty_counts = _joined(counts, np.int32)
+        penalty_start, penalty_ids, penalty_counts = _joined(_counts(edited), np.int32)
         return EditInputs(
             edited_index=edited_index,
             edited_rows=edited_rows,
@@ -176,9 +172,15 @@ class SamplingState:
         )
 
 
-def _within_float32(value: float) -> float:
-    """A positive number, kept from overflowing to infinity or to 0 in float32."""
-    return min(max(value, _FLOAT32_TINY), _FLOAT32_MAX)
+def _counts(edited: Sequence[_EditedRow]) -> list[tuple[Int32, Int32]]:
+    """What each row's penalties look at. `counts_at` writes over what it gave last, so several rows of a request get
+    copies."""
+    is_repeated = len({id(row.edits) for row in edited}) < len(edited)
+    counts = []
+    for row in edited:
+        ids, numbers = row.edits.counts_at(row.output_ids)
+        counts.append((ids.copy(), numbers.copy()) if is_repeated else (ids, numbers))
+    return counts
 
 
 def _joined(entries: Sequence[tuple[Int32, NDArray[N]]], dtype: type[N]) -> tuple[Int32, Int32, NDArray[N]]:

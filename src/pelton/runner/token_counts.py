@@ -23,8 +23,8 @@ class TokenCounts:
     def at(self, output_ids: Int32) -> tuple[Int32, Int32]:
         """With exactly this output: distinct ids [N], those of the prompt first, and counts [N].
 
-        Goes on from the output of the last call, or back from it. The new output must be like that one up to its own
-        last token, or to where that one ends, whichever comes first.
+        The arrays are valid until the next call. That goes on from this output, or back from it: the next output must
+        be like this one up to its own last token, or to where this one ends, whichever comes first.
         """
         output = self._output
         while output and (len(output) > len(output_ids) or output[-1] != output_ids[len(output) - 1]):
@@ -33,7 +33,7 @@ class TokenCounts:
             self._add(token_id)
             output.append(token_id)
         num = len(self._index_of)
-        return self._ids[:num].copy(), self._counts[:num].copy()
+        return self._ids[:num], self._counts[:num]
 
     def _add(self, token_id: int) -> None:
         index = self._index_of.get(token_id)

@@ -1,38 +1,43 @@
 """Logits processors of the user's own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+from pelton.error_text import described, shown
 from pelton.ops.arrays import Float32, Int32
 from pelton.sampling_params import SamplingParams
 
 RowProcessor = Callable[[Int32, Int32, Float32], Float32 | None]
-"""Called for every token of one request with its prompt ids, its output ids so far (both read-only), and the model's
-logits [V]. Changes the logits in place, or returns others."""
+"""Called for every token of one request with three numpy arrays: its prompt ids and its output ids so far, both int32
+and read-only, and the model's logits [V], float32. Changes the logits in place, or returns others."""
 
 
 class LogitsProcessor(ABC):
     """Changes the logits of requests, each on its own, before all that `SamplingParams` says.
 
-    The engine makes one of each class that it is given (`logits_processors`), without arguments. Only requests that
-    want it pay for it. A row's result must be a function of the request alone (its parameters, prompt and output so
-    far): after a preemption the request is asked for anew, with the same tokens.
+    The engine makes one of each class that it is given (`logits_processors`); the constructor gets no arguments. Only
+    requests that want it pay for it. A row's result must be a function of the request alone (its parameters, prompt and
+    output so far): after a preemption `new_request` is called anew, and what it returns sees the same tokens. Each call
+    gets parameters of its own, and may change them to no effect.
     """
 
     arguments: ClassVar[frozenset[str]] = frozenset()
-    """Names that it understands in a request's `extra_args`; others are refused."""
+    """Names that it understands in a request's `extra_args`, any collection of strings; others are refused."""
 
     @classmethod  # noqa: B027
     def validate_params(cls, params: SamplingParams) -> None:
-        """Raise ValueError, naming the argument and the remedy, for a request that cannot be served."""
+        """Raise ValueError, naming the argument and the remedy, for a request that cannot be served.
+
+        Other exceptions refuse the request too, and their messages name the class.
+        """
 
     @abstractmethod
     def new_request(self, params: SamplingParams) -> RowProcessor | None:
         """What to call for each token of a request with these parameters; None leaves its logits alone.
 
-        An exception here, or in what it returns, ends that request with an error.
+        An exception here, or in what it returns, ends that request with an error, and so does any other result.
         """
 
 
@@ -50,24 +55,31 @@ def _make(processor: type[LogitsProcessor]) -> LogitsProcessor:
     try:
         return processor()
     except Exception as error:  # whatever the class does
-        raise ValueError(
-            f"logits processor {processor.__name__} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"logits processor {processor.__name__} cannot be made: {described(error)}") from error
 
 
 def _load(processor: str | type[Any]) -> type[LogitsProcessor]:
     found = _import(processor) if isinstance(processor, str) else processor
     if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
-        raise ValueError(f"logits processor {processor!r} must be a class derived from {__name__}.LogitsProcessor")
+        raise ValueError(f"logits processor {shown(processor)} must be a class derived from {__name__}.LogitsProcessor")
     if found.__abstractmethods__:
-        raise ValueError(f"logits processor {processor!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
+        raise ValueError(f"logits processor {shown(processor)} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    names: Any = found.arguments
+    if (
+        isinstance(names, str | bytes)
+        or not isinstance(names, Collection)
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(
+            f"logits processor {shown(processor)} must have a set of names (strings) as arguments, got {shown(names)}"
+        )
     return found
 
 
 def _import(name: str) -> Any:
     module_name, colon, class_name = name.partition(":")
     if not (module_name and colon and class_name):
-        raise ValueError(f"logits processor {name!r} must be named as package.module:Class")
+        raise ValueError(f"logits processor {shown(name)} must be named as package.module:Class")
     try:
         found: Any = import_module(module_name)
         for part in class_name.split("."):
@@ -76,7 +88,5 @@ def _import(name: str) -> Any:
         remedy = ""
         if isinstance(error, ModuleNotFoundError):
             remedy = "; PYTHONPATH must have the folder of the module (PYTHONPATH=. is the current one)"
-        raise ValueError(
-            f"logits processor {name!r} cannot be loaded: {type(error).__name__}: {error}{remedy}"
-        ) from error
+        raise ValueError(f"logits processor {shown(name)} cannot be loaded: {described(error)}{remedy}") from error
     return found

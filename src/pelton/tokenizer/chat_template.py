@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from pelton.error_text import one_line, shown
-from pelton.loader.text_files import read_text
+from pelton.loader.text_files import read_any_text
 
 _MAX_STEPS = 500_000
 """Rounds of loops and calls of macros in one rendering: a few seconds of work."""
@@ -95,14 +95,30 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def _line(error: Exception) -> str:
+    """Where in the template the error is, if it is about its syntax."""
+    return f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+
+
 def _reason(error: Exception) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
-class ChatTemplate:
-    """A compiled chat template. Raises ValueError if it cannot be compiled."""
+class MissingChatTemplateError(ValueError):
+    """A model has no chat template. Its message has the remedy in Python; `problem` has none."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; give one as chat_template, or send a plain prompt instead of messages")
+        self.problem = problem
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Raises ValueError if it cannot be compiled, which says in what line, and in what file if `path` does.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], path: str | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
         )
@@ -124,7 +140,8 @@ class ChatTemplate:
             self._template = environment.from_string(tree)
         except Exception as error:
             # Not only TemplateError: deep nesting is a RecursionError, or a SyntaxError of the compiled code.
-            raise ValueError(f"the chat template is not valid: {_reason(error)}") from error
+            name = "the chat template" if path is None else f"the chat template {path}"
+            raise ValueError(f"{name} is not valid: {_line(error)}{_reason(error)}") from error
 
     def _range(self, *bounds: int) -> range:
         """Counts as many steps as it has numbers: filters, and loops that take none of them, walk through it too."""
@@ -180,17 +197,19 @@ def check_messages(messages: object) -> None:
             raise ValueError(f"message {index}: role must be a string such as user, got {shown(role)}")
 
 
-def read_chat_template(given: object) -> str:
-    """The text of a template: what is given, if it has a `{`, and else what is in the file of this name.
+def read_chat_template(given: object) -> tuple[str, str | None]:
+    """The text of a template: what is given, if it has a `{`, and else what is in the file of this name, and that name.
 
     Raises ValueError for a file that cannot be read, and for what is no template.
     """
     if not isinstance(given, str) or not given:
         raise ValueError(f"chat_template must be the text of a template or the path of a file, got {shown(given)}")
-    text = given if "{" in given else read_text(Path(given))
+    if "{" in given:
+        return given, None
+    text = read_any_text(Path(given))
     if "{" not in text:
         raise ValueError(f"{given} is not a chat template: it has no {{")
-    return text
+    return text, given
 
 
 def _with_end_mark(content: Any) -> tuple[Any, str]:

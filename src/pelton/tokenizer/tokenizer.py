@@ -10,7 +10,12 @@ import tokenizers
 from pelton.checks import check_flag
 from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.chat_template import ChatTemplate, check_messages, read_chat_template
+from pelton.tokenizer.chat_template import (
+    ChatTemplate,
+    MissingChatTemplateError,
+    check_messages,
+    read_chat_template,
+)
 from pelton.tokenizer.detokenizer import (
     BYTE_ALPHABET,
     ByteLevelDetokenizer,
@@ -23,7 +28,7 @@ from pelton.tokenizer.word_forms import word_forms
 _NO_TOKENS: frozenset[int] = frozenset()
 _NOT_VARIABLES = frozenset({
     "max_length", "padding", "processor_kwargs", "return_assistant_tokens_mask", "return_dict", "return_tensors",
-    "tokenize", "tokenizer_kwargs", "truncation",
+    "tokenizer_kwargs", "truncation",
 })  # fmt: skip
 """Arguments of the method of this name in transformers and vLLM. No template would see them."""
 _COMPILED_TEMPLATES = 16
@@ -175,17 +180,24 @@ class Tokenizer:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tokenize: bool = False,
         **extras: Any,
     ) -> str:
         """The prompt of a conversation; `extras` are further variables of the template.
 
         `continue_final_message`: end the prompt with the final message's content, for the model to go on with it.
         `chat_template`: the text of a template, or the path of its file, instead of the model's own. With tools, the
-        model's template for them is taken if it has one. Raises ValueError for messages that are none, and if there is
-        no template, or if it refuses the messages.
+        model's template for them is taken if it has one. `tokenize` is transformers' and vLLM's; it can only be
+        False. Raises ValueError for messages that are none, and if there is no template, or if it refuses the messages.
         """
         if elsewhere := sorted(_NOT_VARIABLES.intersection(extras)):
             raise ValueError(f"apply_chat_template has no argument {', '.join(elsewhere)}, and gives the text only")
+        check_flag("tokenize", tokenize)
+        if tokenize:
+            raise ValueError(
+                "tokenize is True, but apply_chat_template gives the text only; set tokenize=False, and give its "
+                "text to encode(text, add_special_tokens=False)"
+            )
         check_flag("add_generation_prompt", add_generation_prompt)
         check_flag("continue_final_message", continue_final_message)
         if add_generation_prompt and continue_final_message:
@@ -199,23 +211,21 @@ class Tokenizer:
             if not isinstance(tool, Mapping):
                 raise ValueError(f"a tool must be a dictionary that describes it (JSON schema), got {shown(tool)}")
         check_messages(messages)
-        template = self._compiled(self._template(chat_template, tools is not None))
+        template = self._template(chat_template, tools is not None)
         if continue_final_message:
             return template.render_unfinished(messages, tools=tools, **extras)
         return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
-    def _template(self, given: object, has_tools: bool) -> str:
-        """The source of the template to take."""
+    def _template(self, given: object, has_tools: bool) -> ChatTemplate:
+        """The template to take."""
         if given is not None:
-            return read_chat_template(given)
+            text, path = read_chat_template(given)
+            return self._compiled(text, path=path)
         own = self._named_templates.get("tool_use", self._own_template) if has_tools else self._own_template
         if own is None:
             others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
-            raise ValueError(
-                f"the model has no chat template{others}; give one as chat_template, or send a plain prompt "
-                "instead of messages"
-            )
-        return own
+            raise MissingChatTemplateError(f"the model has no chat template{others}")
+        return self._compiled(own)
 
     @cached_property
     def _decoder_types(self) -> list[str]:

@@ -1,0 +1,28 @@
+"""`--chat-template`, the flag."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pelton.engine.chat import render_chat
+from pelton.engine.input_processor import TokensPrompt
+from pelton.tokenizer import Tokenizer
+from pelton.tokenizer.chat_template import ChatTemplate, MissingChatTemplateError, read_chat_template
+
+
+def given_chat_template(given: str | None) -> str | None:
+    """The template's text. Raises ValueError, before there is a model, for what cannot be read or is not valid."""
+    if given is None:
+        return None
+    text, path = read_chat_template(given)
+    ChatTemplate(text, special_tokens={}, path=path)
+    return text
+
+
+def render_messages(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], chat_template: str | None
+) -> TokensPrompt:
+    """`render_chat`, with the remedy that a command has for a model without a template."""
+    try:
+        return render_chat(tokenizer, messages, chat_template=chat_template)
+    except MissingChatTemplateError as error:
+        raise ValueError(f"{error.problem}; give one with --chat-template FILE") from None
