@@ -42,6 +42,11 @@ def finite_float(name: str, value: Any) -> float:
     return number
 
 
+def check_unicode(name: str, text: str) -> None:
+    if has_lone_surrogate(text):
+        raise ValueError(f"{name} must be valid Unicode without lone surrogates, got {shown(text)}")
+
+
 def has_lone_surrogate(text: str) -> bool:
     """Whether a text is not valid Unicode, so that no message can carry it."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)

@@ -217,6 +217,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             return []
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
+    def end_token_ids(self, eos_token_ids: Iterable[int]) -> set[int]:
+        """The tokens that end the output of a model with these end-of-sequence tokens."""
+        return {*(self.stop_token_ids or ()), *(() if self.ignore_eos else eos_token_ids)}
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0

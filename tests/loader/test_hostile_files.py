@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from pelton.config import SamplingConfig
 from pelton.loader import Checkpoint, load_weights, open_checkpoint
 from pelton.models import create_model, record_backbone
 from pelton.sampling import record_head
@@ -176,7 +177,7 @@ def run_parts(path: Path) -> int:
     num_worked += 1
     if attempt(lambda: load_weights(model.parameters(), checkpoint), path):
         record_backbone(model, [0] * len(model.kv_layers), 4)
-        record_head(model, 5)
+        record_head(model, SamplingConfig(max_logprobs=5))
         num_worked += 3
     return num_worked
 

@@ -77,12 +77,6 @@ def warpers(
     return np.stack(list(values), axis=1)
 
 
-def flags(mode: str) -> dict[str, bool]:
-    """What a `logprobs_mode` means to the head."""
-    config = SamplingConfig(logprobs_mode=mode)
-    return {"processed": config.reports_processed, "normalized": not config.reports_logits}
-
-
 def run(
     logits: np.ndarray,
     rows: object = None,
@@ -121,7 +115,8 @@ def run(
         B: len(inputs["bias"]),
         P: len(inputs["penalty_ids"]),
     }
-    program = record_head(Identity(vocab_size), max_logprobs, hook=hook, **flags(mode))
+    sampling = SamplingConfig(max_logprobs=max_logprobs, logprobs_mode=mode)
+    program = record_head(Identity(vocab_size), sampling, hook)
     return Interpreter(program, sizes).run(sizes, inputs)
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from pelton.config import SamplingConfig
 from pelton.config.sampling import LOGPROBS_MODES
 from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Interpreter, L, M, P, T
 from pelton.sampling import record_head, record_scorer
-from tests.sampling.helpers import Edit, edit_arrays, flags, run, warpers
+from tests.sampling.helpers import Edit, edit_arrays, run, warpers
 from tests.support.identity import Identity
 
 RNG = np.random.default_rng(7)
@@ -100,7 +101,7 @@ def test_edits_of_another_number_every_step() -> None:
     """One interpreter: biases and penalties come, grow, and go."""
     rng = np.random.default_rng(9)
     limits = {T: 30, L: 30, C: 30, M: 30, B: 300, P: 900}
-    head = Interpreter(record_head(Identity(50), 4), limits)
+    head = Interpreter(record_head(Identity(50), SamplingConfig(max_logprobs=4)), limits)
     logits_rows = np.arange(30, dtype=np.int32)
     fixed = {"hidden": LOGITS, "logits_rows": logits_rows, "seed": np.zeros(30, np.uint64)}
     fixed |= {"warpers": warpers(30, temperature=0.0)}
@@ -182,8 +183,8 @@ def test_a_hook_sees_edited_rows_before_their_edits_and_is_not_in_raw_logprobs()
         assert best.all() if mode.startswith("processed") else not best.all()
         if mode.startswith("raw"):
             assert np.array_equal(out["top_ids"], run(LOGITS, **parameters)["top_ids"])
-    assert "hook=FavourToken)" in str(record_head(Identity(50), 4, hook=hook))
-    assert "process_logits" not in str(record_head(Identity(50), 4))
+    assert "hook=FavourToken)" in str(record_head(Identity(50), SamplingConfig(max_logprobs=4), hook))
+    assert "process_logits" not in str(record_head(Identity(50), SamplingConfig(max_logprobs=4)))
 
 
 def test_all_of_the_vocabulary() -> None:
@@ -221,7 +222,8 @@ def test_scorer(mode: str) -> None:
         "num_logprobs": np.array([2, 2, 0, -1, 1], np.int32),
     }
     sizes = {T: 30, L: 5}
-    out = Interpreter(record_scorer(Identity(50), 3, normalized=flags(mode)["normalized"]), sizes).run(sizes, inputs)
+    sampling = SamplingConfig(max_logprobs=3, logprobs_mode=mode)
+    out = Interpreter(record_scorer(Identity(50), sampling), sizes).run(sizes, inputs)
     scores = torch.from_numpy(LOGITS[logits_rows])
     if mode.endswith("logprobs"):
         scores = torch.log_softmax(scores, dim=-1)

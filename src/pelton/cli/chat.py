@@ -4,7 +4,7 @@ import argparse
 from contextlib import suppress
 
 from pelton.cli.chat_input import ChatInput
-from pelton.cli.chat_template_flag import given_chat_template
+from pelton.cli.chat_template_flag import add_chat_template_flag, given_chat_template
 from pelton.cli.conversation import Conversation
 from pelton.cli.figures import Figures
 from pelton.cli.interrupts import first_interrupt_noted
@@ -33,9 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
         "output gets the answers and nothing else. If standard input is not a terminal, each line is a turn.",
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument(
-        "--chat-template", metavar="TEMPLATE", help="template to use instead of the model's, as a file or as text"
-    )
+    add_chat_template_flag(parser)
     parser.add_argument("--verbose", action="store_true", help="a line of figures on standard error after each answer")
     add_sampling_flags(parser, max_tokens_default="the rest of the context", leave_out=_NOT_IN_CHAT)
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from pelton.cli.messages import system_errors_of
-from pelton.cli.prompts import decode
+from pelton.loader.text_files import decode_utf8
 
 PROMPT_MARK = "> "
 
@@ -33,7 +33,7 @@ class ChatInput:
             if self._is_first:
                 line = line.removeprefix(BOM_UTF8)
                 self._is_first = False
-            return decode(line, "the line").removesuffix("\n").removesuffix("\r") if line else None
+            return decode_utf8(line, "the line").removesuffix("\n").removesuffix("\r") if line else None
         try:
             if self._can_edit:
                 return input(PROMPT_MARK)

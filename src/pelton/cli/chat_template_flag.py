@@ -1,5 +1,6 @@
 """`--chat-template`, the flag."""
 
+import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,15 @@ from pelton.engine.chat import render_chat
 from pelton.engine.input_processor import TokensPrompt
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.chat_template import ChatTemplate, MissingChatTemplateError, read_chat_template
+
+
+def add_chat_template_flag(parser: argparse.ArgumentParser, needs: str = "") -> None:
+    """`needs`: what the help says of the flags that it goes with."""
+    parser.add_argument(
+        "--chat-template",
+        metavar="TEMPLATE",
+        help=f"template to use instead of the model's, as a file or as text{needs}",
+    )
 
 
 def given_chat_template(given: str | None) -> str | None:

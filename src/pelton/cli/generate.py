@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pelton.cli import jsonl_batch
-from pelton.cli.chat_template_flag import given_chat_template, render_messages
+from pelton.cli.chat_template_flag import add_chat_template_flag, given_chat_template, render_messages
 from pelton.cli.figures import Figures
 from pelton.cli.jsonl_files import empty, open_files
 from pelton.cli.loading import load_engine
@@ -53,11 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="wrap each prompt as a user's message in the model's chat template",
     )
     parser.add_argument("--system", metavar="TEXT", help="system message before each prompt; with --chat")
-    parser.add_argument(
-        "--chat-template",
-        metavar="TEMPLATE",
-        help="template to use instead of the model's, as a file or as text; with --chat or --jsonl",
-    )
+    add_chat_template_flag(parser, "; with --chat or --jsonl")
     parser.add_argument("--jsonl", metavar="FILE", help=jsonl_batch.INPUT_HELP)
     parser.add_argument("--output", metavar="FILE", help=jsonl_batch.OUTPUT_HELP)
     add_sampling_flags(parser, max_tokens_default=str(MAX_TOKENS))

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from pelton.checks import has_lone_surrogate
+from pelton.checks import check_unicode
 from pelton.cli.chat_template_flag import render_messages
 from pelton.cli.sampling_flags import SAMPLING_FLAGS
 from pelton.core.outputs import CompletionOutput, Logprob, RequestOutput
 from pelton.engine.input_processor import Prompt
 from pelton.error_text import shown
-from pelton.loader.text_files import parse_json
+from pelton.loader.text_files import decode_utf8, parse_json
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
 
@@ -37,10 +37,9 @@ class LineRequest:
 
 def parse_line(line: bytes) -> Json:
     """The object in a line. Raises ValueError that says what is wrong with it."""
+    text = decode_utf8(line, "the line")
     try:
-        return parse_json(line.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the line is not UTF-8: {error}") from None
+        return parse_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"the line is not valid JSON: {error.msg} at character {error.pos + 1}") from None
     except ValueError as error:
@@ -57,8 +56,8 @@ def read_id(content: Json, default: int) -> str | int:
         return default
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise ValueError(f"id must be a string or an integer, got {shown(given)}")
-    if isinstance(given, str) and has_lone_surrogate(given):
-        raise ValueError(f"id must be valid Unicode without lone surrogates, got {shown(given)}")
+    if isinstance(given, str):
+        check_unicode("id", given)
     return given
 
 

@@ -48,11 +48,10 @@ def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
     groups = layer_groups(group_layers(model.kv_specs()))
     max_blocks = blocks_for(config.max_position_embeddings, CacheConfig.block_size)
     sampling = SamplingConfig()
-    max_logprobs, normalized = sampling.most_logprobs(config.vocab_size), not sampling.reports_logits
     return [
         record_backbone(model, groups, max_blocks),
-        record_head(model, max_logprobs, processed=sampling.reports_processed, normalized=normalized),
-        record_scorer(model, max_logprobs, normalized=normalized),
+        record_head(model, sampling),
+        record_scorer(model, sampling),
     ]
 
 

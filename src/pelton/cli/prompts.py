@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pelton.cli.messages import system_errors_of
-from pelton.loader.text_files import read_any_text
+from pelton.loader.text_files import decode_utf8, read_any_text
 
 STANDARD_INPUT = "-"
 
@@ -38,21 +38,13 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[NamedPrompt
     return prompts + [NamedPrompt(file, read_any_text(Path(file)).removesuffix("\n")) for file in files]
 
 
-def decode(content: bytes, source: str) -> str:
-    """Raises ValueError that names the source of what is no UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8: {error}") from None
-
-
 def _standard_input() -> NamedPrompt:
     if sys.stdin is None:
         raise ValueError("standard input is closed, so - has no prompt")
     name = "standard input"
     with system_errors_of(name):
         content = sys.stdin.buffer.read().removeprefix(BOM_UTF8)
-    text = decode(content, name).removesuffix("\n")
+    text = decode_utf8(content, name).removesuffix("\n")
     if not text:
         raise ValueError(f"{name} is empty; write the prompt there, or give it as PROMPT or --file FILE")
     return NamedPrompt(name, text)

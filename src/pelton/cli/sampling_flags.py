@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pelton.loader.text_files import parse_json
-from pelton.sampling_params import SamplingParams
+from pelton.sampling_params import MAX_LOGIT_BIASES, SamplingParams
 
 _FLAG: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
 
@@ -56,7 +56,7 @@ SAMPLING_FLAGS: dict[str, dict[str, Any]] = {
         "type": _bias,
         "action": "append",
         "metavar": "TOKEN_ID=BIAS",
-        "help": "added to the logit of a token, -100 to 100; repeatable, at most 1,024 times.",
+        "help": f"added to the logit of a token, -100 to 100; repeatable, at most {MAX_LOGIT_BIASES:,} times.",
     },
     "allowed_token_ids": {
         "type": int,

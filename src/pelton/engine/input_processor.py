@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NotRequired, TypedDict
 
-from pelton.checks import INTEGER_LIMIT, check_integer, has_lone_surrogate
+from pelton.checks import INTEGER_LIMIT, check_integer, check_unicode
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
 from pelton.engine.params_processor import ParamsProcessor
@@ -162,10 +162,10 @@ def _read_prompt(prompt: Any) -> tuple[str | None, list[int] | None, str | None]
     if unknown:
         raise ValueError(f"unknown key {shown(unknown[0])} in prompt; there are {', '.join(_PROMPT_KEYS)}")
     salt = prompt.get("cache_salt")
-    if salt is not None and (not isinstance(salt, str) or not salt):
-        raise ValueError(f"cache_salt must be a non-empty string, got {shown(salt)}")
-    if salt is not None and has_lone_surrogate(salt):
-        raise ValueError(f"cache_salt must be valid Unicode without lone surrogates, got {shown(salt)}")
+    if salt is not None:
+        if not isinstance(salt, str) or not salt:
+            raise ValueError(f"cache_salt must be a non-empty string, got {shown(salt)}")
+        check_unicode("cache_salt", salt)
     text = prompt.get("prompt")
     if "prompt" in prompt and not isinstance(text, str):
         raise ValueError(f"prompt must be a string, got {type(text).__name__}")
@@ -173,8 +173,8 @@ def _read_prompt(prompt: Any) -> tuple[str | None, list[int] | None, str | None]
         if text is None:
             raise ValueError("a prompt dict needs prompt or prompt_token_ids, and has neither")
         return text, None, salt
-    if text is not None and has_lone_surrogate(text):
-        raise ValueError(f"prompt must be valid Unicode without lone surrogates, got {shown(text)}")
+    if text is not None:
+        check_unicode("prompt", text)
     token_ids = prompt["prompt_token_ids"]
     if not isinstance(token_ids, list):
         raise ValueError(f"prompt_token_ids must be a list of token ids, got {type(token_ids).__name__}")

@@ -99,8 +99,7 @@ class ParamsProcessor:
                 f"allowed_token_ids is {shown(params.allowed_token_ids)}, and bad_words rules out all of them; "
                 "allow others or ban fewer words"
             )
-        ends = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self._eos_token_ids)}
-        if params.min_tokens and left <= ends:
+        if params.min_tokens and left <= params.end_token_ids(self._eos_token_ids):
             raise ValueError(
                 f"allowed_token_ids is {shown(params.allowed_token_ids)}, which leaves only tokens that end the "
                 f"output, and min_tokens is {params.min_tokens}; allow others or set min_tokens to 0"

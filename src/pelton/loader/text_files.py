@@ -51,10 +51,15 @@ def _read(path: Path, size: int) -> bytes:
 def _decode(path: Path, content: bytes) -> str:
     if content.startswith(LFS_POINTER):
         raise ValueError(f"{path} is {recognise(content)}")
+    return decode_utf8(content, str(path))
+
+
+def decode_utf8(content: bytes, source: str) -> str:
+    """Raises ValueError that names the source of what is no UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from None
+        raise ValueError(f"{source} is not UTF-8: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

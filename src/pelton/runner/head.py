@@ -27,7 +27,6 @@ class ReplayedHead:
 
     def __init__(self, model: LogitsModel, limits: StepLimits, sampling: SamplingConfig) -> None:
         vocab_size, rows = model.config.vocab_size, limits.max_num_seqs
-        max_logprobs, normalized = sampling.most_logprobs(vocab_size), not sampling.reports_logits
         self._processors = CustomProcessors() if sampling.logits_processors else None
         sizes = {
             T: limits.max_num_tokens,
@@ -37,17 +36,9 @@ class ReplayedHead:
             B: rows * min(vocab_size, MAX_LOGIT_BIASES),
             P: rows * min(vocab_size, limits.max_model_len),
         }
-        head = record_head(
-            model,
-            max_logprobs,
-            processed=sampling.reports_processed,
-            normalized=normalized,
-            hook=self._processors,
-        )
-        self._head = Interpreter(head, sizes)
+        self._head = Interpreter(record_head(model, sampling, self._processors), sizes)
         self._num_scored_rows = min(MAX_SCORED_ROWS, limits.max_num_tokens)
-        scorer = record_scorer(model, max_logprobs, normalized=normalized)
-        self._scorer = Interpreter(scorer, sizes | {L: self._num_scored_rows})
+        self._scorer = Interpreter(record_scorer(model, sampling), sizes | {L: self._num_scored_rows})
 
     def run(self, hidden: Float32, inputs: StepInputs) -> StepResults:
         """Sample and score from the hidden states [T, E] of a step. The results are valid until the next run.

@@ -42,7 +42,7 @@ class RowEdits:
         self._bad_words = _by_prefix(message.bad_words_token_ids)
         mask = None if params.allowed_token_ids is None else _mask_of(params.allowed_token_ids, vocab_size)
         self._mask = self._without(mask, self._bad_words.pop(0, {}).get((), ()))
-        ends = [*(params.stop_token_ids or ()), *(() if params.ignore_eos else message.eos_token_ids)]
+        ends = list(params.end_token_ids(message.eos_token_ids))
         self._min_tokens = params.min_tokens
         self._early_mask = self._without(self._mask, ends) if params.min_tokens else self._mask
         biases = params.logit_bias or {}

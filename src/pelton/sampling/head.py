@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pelton.config import DecoderConfig
+from pelton.config import DecoderConfig, SamplingConfig
 from pelton.ops import C1, B, C, L, LogitsHook, M, P, Program, Recorder, T, Value, mask_words
 
 
@@ -14,14 +14,7 @@ class LogitsModel(Protocol):
     def head(self, op: Recorder, rows: Value) -> Value: ...
 
 
-def record_head(
-    model: LogitsModel,
-    max_logprobs: int,
-    *,
-    processed: bool = False,
-    normalized: bool = True,
-    hook: LogitsHook | None = None,
-) -> Program:
+def record_head(model: LogitsModel, sampling: SamplingConfig, hook: LogitsHook | None = None) -> Program:
     """Record a loaded model's head and all of sampling.
 
     Inputs: hidden [T, hidden_size] float32 and logits_rows [L] int32, the tokens whose logits are needed; per row
@@ -29,8 +22,7 @@ def record_head(
     rows whose logits are edited, what `edit_logits` takes for them (`_record_edits`), and edited_index [L] int32 into
     those. Outputs: token_ids, sampled_logprob and rank [L]; top_ids and top_logprobs [L, max_logprobs].
 
-    Log probabilities are of the model's own logits or, `processed`, of those that tokens are drawn from; without
-    `normalized` they are those logits. The hook sees the edited rows only.
+    `sampling` says what log probabilities are, and how many there are at most. The hook sees the edited rows only.
     """
     op = Recorder("head")
     hidden = op.input("hidden", (T, model.config.hidden_size))
@@ -56,18 +48,17 @@ def record_head(
     token_ids = op.sample(*warped_by, seed, choice, position)
 
     # 4. Log probabilities.
-    judged = op.warp_logits(*warped_by) if processed else logits
-    scores = op.logprobs(judged, token_ids, num_logprobs, max_logprobs, normalized)
-    return op.finish({"token_ids": token_ids} | _logprob_outputs(scores))
+    judged = op.warp_logits(*warped_by) if sampling.reports_processed else logits
+    scores = _record_logprobs(op, judged, token_ids, num_logprobs, sampling, model.config.vocab_size)
+    return op.finish({"token_ids": token_ids} | scores)
 
 
-def record_scorer(model: LogitsModel, max_logprobs: int, *, normalized: bool = True) -> Program:
+def record_scorer(model: LogitsModel, sampling: SamplingConfig) -> Program:
     """Record the log probabilities of given tokens: those of a prompt.
 
     Inputs: hidden [T, hidden_size] float32; logits_rows, token_ids and num_logprobs [L] int32: row l says how likely
     token_ids[l] is after token logits_rows[l] of the step. Outputs: sampled_logprob and rank [L]; top_ids and
-    top_logprobs [L, max_logprobs]: of the model's own logits, for nothing is sampled here; without `normalized` they
-    are those logits.
+    top_logprobs [L, max_logprobs]: always of the model's own logits, for nothing is sampled here.
     """
     op = Recorder("scorer")
     hidden = op.input("hidden", (T, model.config.hidden_size))
@@ -75,8 +66,7 @@ def record_scorer(model: LogitsModel, max_logprobs: int, *, normalized: bool = T
         op.input(name, (L,), "int32") for name in ("logits_rows", "token_ids", "num_logprobs")
     )
     logits = model.head(op, op.gather_rows(hidden, logits_rows))
-    scores = op.logprobs(logits, token_ids, num_logprobs, max_logprobs, normalized)
-    return op.finish(_logprob_outputs(scores))
+    return op.finish(_record_logprobs(op, logits, token_ids, num_logprobs, sampling, model.config.vocab_size))
 
 
 def _record_edits(op: Recorder, logits: Value, rows: Value | None, vocab_size: int) -> Value:
@@ -96,5 +86,10 @@ def _record_edits(op: Recorder, logits: Value, rows: Value | None, vocab_size: i
     return op.edit_logits(logits, rows, mask_index, masks, *biased, *penalized)
 
 
-def _logprob_outputs(scores: tuple[Value, ...]) -> dict[str, Value]:
+def _record_logprobs(
+    op: Recorder, logits: Value, token_ids: Value, num_logprobs: Value, sampling: SamplingConfig, vocab_size: int
+) -> dict[str, Value]:
+    """The outputs that are about log probabilities."""
+    max_logprobs = sampling.most_logprobs(vocab_size)
+    scores = op.logprobs(logits, token_ids, num_logprobs, max_logprobs, normalize=not sampling.reports_logits)
     return dict(zip(("sampled_logprob", "rank", "top_ids", "top_logprobs"), scores, strict=True))

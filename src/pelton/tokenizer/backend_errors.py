@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pelton.error_text import one_line
+from pelton.error_text import message_of
 
 
 @contextmanager
@@ -17,5 +17,5 @@ def backend_errors(problem: str) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise ValueError(f"{problem}: {one_line(str(error))}") from None
+            raise ValueError(f"{problem}: {message_of(error)}") from None
         raise

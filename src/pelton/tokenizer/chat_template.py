@@ -14,7 +14,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pelton.error_text import one_line, shown
+from pelton.error_text import message_of, shown
 from pelton.loader.text_files import read_any_text
 
 _MAX_STEPS = 500_000
@@ -101,7 +101,7 @@ def _line(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return one_line(str(error)) or type(error).__name__
+    return message_of(error) or type(error).__name__
 
 
 class MissingChatTemplateError(ValueError):
