@@ -1,6 +1,7 @@
 """The environment variables that Pelton reads: all of them, in one place (at most ten)."""
 
 import os
+from pathlib import Path
 
 
 def strict_invariants() -> bool:
@@ -8,4 +9,15 @@ def strict_invariants() -> bool:
     return os.environ.get("PELTON_STRICT_INVARIANTS", "0") == "1"
 
 
-ENVIRONMENT_VARIABLES = ("PELTON_STRICT_INVARIANTS",)
+def cpu_isa() -> str | None:
+    """`PELTON_CPU_ISA`: the instruction-set level of the kernels (portable, avx2, avx512), or `numpy` for none."""
+    return os.environ.get("PELTON_CPU_ISA") or None
+
+
+def native_libraries() -> Path | None:
+    """`PELTON_NATIVE_LIBRARIES`: folder of the kernel libraries, instead of those that were installed; for tests."""
+    folder = os.environ.get("PELTON_NATIVE_LIBRARIES")
+    return Path(folder) if folder else None
+
+
+ENVIRONMENT_VARIABLES = ("PELTON_CPU_ISA", "PELTON_NATIVE_LIBRARIES", "PELTON_STRICT_INVARIANTS")

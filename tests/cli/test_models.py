@@ -100,7 +100,7 @@ def test_a_models_particulars(capsys):
     assert found == {
         "model": tiny_llama(),
         "path": tiny_llama(),
-        "size": "3.2 MB on disk, 3.2 MB in memory",
+        "size": "3.2 MB on disk; in memory 3.2 MB as float32, 1.6 MB as bfloat16",
         "architecture": "llama",
         "parameters": "0.8 M",
         "layers": "2",

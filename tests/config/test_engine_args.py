@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from pelton.config import CacheConfig, EngineArgs, ModelConfig, SamplingConfig, SchedulerConfig
+from pelton.config import CacheConfig, EngineArgs, ExecutionConfig, ModelConfig, SamplingConfig, SchedulerConfig
 from pelton.config.options import doc_of
 
 REFUSED = [
@@ -17,6 +17,10 @@ REFUSED = [
     ("revision", "/main"),
     ("revision", "../main"),
     ("revision", "a branch"),
+    ("dtype", "float16"),
+    ("dtype", "float"),
+    ("dtype", None),
+    ("dtype", ["float32"]),
     ("max_model_len", 0),
     ("max_model_len", "64"),
     ("max_model_len", 64.0),
@@ -25,6 +29,9 @@ REFUSED = [
     ("max_logprobs", None),
     ("block_size", 0),
     ("block_size", "16"),
+    ("kv_cache_dtype", "fp8"),
+    ("kv_cache_dtype", "half"),
+    ("kv_cache_dtype", 16),
     ("kv_cache_memory_bytes", 0),
     ("kv_cache_memory_bytes", 1e9),
     ("num_gpu_blocks_override", 1),
@@ -43,6 +50,12 @@ REFUSED = [
     ("generation_config", True),
     ("logits_processors", "module:Class"),
     ("logits_processors", None),
+    ("num_threads", 0),
+    ("num_threads", True),
+    ("num_threads", 1025),
+    ("num_threads", "2"),
+    ("enforce_eager", None),
+    ("check_nan", 1),
 ]
 
 
@@ -60,6 +73,21 @@ def test_choices_are_named():
         EngineArgs.create(scheduling_policy="lifo")
 
 
+def test_formats_of_other_engines_come_with_a_remedy():
+    with pytest.raises(
+        ValueError, match=r"^dtype must be one of auto, float32, bfloat16, got 'half'; bfloat16 takes as"
+    ):
+        EngineArgs.create(dtype="half")
+    with pytest.raises(ValueError, match=r"^kv_cache_dtype must be .*got 'float'; write float32$"):
+        parse("--kv-cache-dtype", "float")
+
+
+def test_values_can_be_checked_only_between_launches():
+    with pytest.raises(ValueError, match=r"^check_nan is True, but .*; set enforce_eager too$"):
+        EngineArgs.create(check_nan=True)
+    assert EngineArgs.create(check_nan=True, enforce_eager=True).execution == ExecutionConfig(None, True, True)
+
+
 def test_contradictory_values_are_refused_by_name():
     with pytest.raises(ValueError, match="only one of num_gpu_blocks_override and kv_cache_memory_bytes"):
         EngineArgs.create(num_gpu_blocks_override=10, kv_cache_memory_bytes=1 << 30)
@@ -67,7 +95,7 @@ def test_contradictory_values_are_refused_by_name():
 
 def test_unknown_names_are_refused_by_name():
     with pytest.raises(
-        ValueError, match="unknown engine argument max_model_length, typo; there are model, revision, max_model"
+        ValueError, match="unknown engine argument max_model_length, typo; there are model, revision, dtype, max_model"
     ):
         EngineArgs.create(typo=1, max_model_length=64, block_size=16)
 
@@ -92,9 +120,11 @@ def test_configuration_is_frozen():
 GIVEN = {
     "model": "some/folder",
     "revision": "refs/pr/2",
+    "dtype": "bfloat16",
     "max_model_len": 64,
     "max_logprobs": 7,
     "block_size": 8,
+    "kv_cache_dtype": "float32",
     "kv_cache_memory_bytes": 123456,
     "enable_prefix_caching": False,
     "prefix_caching_hash_algo": "builtin",
@@ -104,6 +134,9 @@ GIVEN = {
     "scheduling_policy": "priority",
     "logprobs_mode": "processed_logits",
     "generation_config": "none",
+    "num_threads": 5,
+    "enforce_eager": True,
+    "check_nan": True,
 }
 
 
@@ -117,7 +150,8 @@ def test_the_command_line_says_the_same_as_python():
     flags = []
     for name, value in GIVEN.items():
         flag = "--" + name.replace("_", "-")
-        flags += ["--no-enable-prefix-caching"] if value is False else [flag, str(value)]
+        negated = flag.replace("--", "--no-", 1)
+        flags += [flag if value else negated] if isinstance(value, bool) else [flag, str(value)]
     assert parse(*flags) == EngineArgs.create(**GIVEN)
     assert {*GIVEN, "num_gpu_blocks_override", "logits_processors"} == set(EngineArgs.names())
     processors = ["--logits-processors", "a:B", "--logits-processors", "c.d:E"]
@@ -127,7 +161,8 @@ def test_the_command_line_says_the_same_as_python():
 
 
 def section(args, name):
-    return next(part for part in (args.model, args.cache, args.scheduler, args.sampling) if hasattr(part, name))
+    parts = args.model, args.cache, args.scheduler, args.sampling, args.execution
+    return next(part for part in parts if hasattr(part, name))
 
 
 def test_no_flags_are_the_defaults():
@@ -141,9 +176,8 @@ def test_flags_of_the_wrong_type():
         parse("--scheduling-policy", "lifo")
 
 
-DECLARED = [
-    declared for kind in (ModelConfig, CacheConfig, SchedulerConfig, SamplingConfig) for declared in fields(kind)
-]
+SECTIONS = (ModelConfig, CacheConfig, SchedulerConfig, SamplingConfig, ExecutionConfig)
+DECLARED = [declared for kind in SECTIONS for declared in fields(kind)]
 
 
 @pytest.mark.parametrize("declared", DECLARED, ids=lambda declared: declared.name)

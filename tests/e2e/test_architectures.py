@@ -45,7 +45,7 @@ def free_models() -> None:
 
 def check(path: Path, reference: PreTrainedModel) -> None:
     """Every step is small, so that chunks begin and end inside windows, and mix with decodes."""
-    llm = LLM(model=str(path), kv_cache_memory_bytes=8 << 20, max_num_batched_tokens=16)
+    llm = LLM(model=str(path), dtype="float32", kv_cache_memory_bytes=8 << 20, max_num_batched_tokens=16)
     assert_as_reference(generate(llm, PROMPTS, PARAMS), logprobs_of(reference))
 
 
@@ -166,7 +166,7 @@ def test_text_is_the_same_in_both_formats(tmp_path: Path) -> None:
     write_gguf(tiny_model("qwen2"), path)
     texts = ["The mill of 1984 stood.", "  ¿Por qué?\n\n", "<|end|>wheel"]
     outputs = [
-        LLM(model=str(model), kv_cache_memory_bytes=8 << 20).generate(texts, PARAMS, use_tqdm=False)
+        LLM(model=str(model), dtype="float32", kv_cache_memory_bytes=8 << 20).generate(texts, PARAMS, use_tqdm=False)
         for model in (path, save_folder(tiny_model("qwen2"), tmp_path))
     ]
     for in_file, in_folder in zip(*outputs, strict=True):

@@ -13,7 +13,7 @@ from pelton.engine.output_processor import OutputProcessor
 from pelton.loader import open_checkpoint
 from pelton.sampling_params import RequestOutputKind
 from pelton.tokenizer import load_tokenizer
-from tests.support.engines import assert_same_draws, assert_same_tokens, core_of, generate, make_llm
+from tests.support.engines import assert_same_bits, bits_of, core_of, generate, make_llm
 from tests.support.fakes import VOCAB_SIZE, FakeEngine, expected_tokens, full_spec, sliding_spec
 
 
@@ -43,7 +43,7 @@ def test_the_same_prompt_of_whole_blocks_twice(monkeypatch):
     cold = generate(llm, {"x": prompt}, params)["x"]
     hot = generate(llm, {"x": prompt}, params)["x"]
     assert (cold.num_cached_tokens, hot.num_cached_tokens) == (0, len(prompt) - 16)
-    assert_same_tokens(hot, cold, "hot")
+    assert bits_of(hot) == bits_of(cold)
     salted = [{"prompt_token_ids": prompt, "cache_salt": salt} for salt in ("a", "b", "a")]
     cached = [llm.generate(p, params, use_tqdm=False)[0].num_cached_tokens for p in salted]
     assert cached == [0, 0, len(prompt) - 16]
@@ -106,7 +106,7 @@ def test_sampled_output_survives_preemption(monkeypatch):
     tight = make_llm(monkeypatch, model="smollm2", num_gpu_blocks_override=14, max_model_len=96)
     outputs = dict(zip(prompts, tight.generate(prompts, params, use_tqdm=False), strict=True))
     assert core_of(tight).scheduler.num_preemptions >= 3
-    assert_same_draws(outputs, expected)
+    assert_same_bits(outputs, expected)
 
 
 def test_twenty_thousand_tiny_requests_leave_nothing_behind(monkeypatch):

@@ -21,7 +21,13 @@ SLOW = (2, 15, 63, 255, 500, 510, 514, 528, 530, 1023, 1024, 1500)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    llm = LLM(model=str(gemma_gguf()), kv_cache_memory_bytes=640 << 20, max_model_len=2048, max_num_batched_tokens=700)
+    llm = LLM(
+        model=str(gemma_gguf()),
+        dtype="float32",
+        kv_cache_memory_bytes=640 << 20,
+        max_model_len=2048,
+        max_num_batched_tokens=700,
+    )
     yield llm
     llm.llm_engine.shutdown()
 

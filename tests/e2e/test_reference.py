@@ -16,7 +16,7 @@ from transformers import (
 
 from pelton import LLM, SamplingParams
 from pelton.loader import open_checkpoint
-from tests.support.engines import NEAR_TIE, assert_all_same, assert_as_reference, generate
+from tests.support.engines import NEAR_TIE, assert_as_reference, assert_same_bits, generate
 from tests.support.prompts import prompts
 from tests.support.tiny_llama import smollm2_tokenizer
 
@@ -80,7 +80,7 @@ def reference() -> LlamaForCausalLM:
 
 @pytest.fixture(scope="module")
 def outputs():
-    llm = LLM(model="smollm2", max_num_batched_tokens=512)
+    llm = LLM(model="smollm2", dtype="float32", max_num_batched_tokens=512)
     ids = prompts(llm.get_tokenizer())
     return generate(llm, ids, PARAMS)
 
@@ -135,7 +135,7 @@ def processors_of(fields: dict, prompt_ids: list[int]) -> list:
 
 def test_edited_logits_choose_what_transformers_processors_choose(reference):
     """Greedy tokens with penalties, biases and bans, by induction (fault 20)."""
-    llm = LLM(model="smollm2", max_model_len=512)
+    llm = LLM(model="smollm2", dtype="float32", max_model_len=512)
     ids = prompts(llm.get_tokenizer())
     cases = [(name, edit) for name in EDITED for edit in EDITS]
     params = [SamplingParams(**{"temperature": 0, "max_tokens": 24, "ignore_eos": True} | EDITS[e]) for _, e in cases]
@@ -163,7 +163,7 @@ def test_edited_logits_choose_what_transformers_processors_choose(reference):
 
 
 def test_prompt_logprobs_equal_transformers(reference):
-    llm = LLM(model="smollm2", max_num_batched_tokens=200)
+    llm = LLM(model="smollm2", dtype="float32", max_num_batched_tokens=200)
     ids = prompts(llm.get_tokenizer())
     params = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=3)
     for name in ("one token", "chinese", "json", "257 tokens"):
@@ -187,9 +187,9 @@ def test_safetensors_give_the_same_as_gguf(reference, outputs, tmp_path):
     assert (tmp_path / "model.safetensors.index.json").exists()
     tokenizer = smollm2_tokenizer()
     tokenizer._backend.save(str(tmp_path / "tokenizer.json"))
-    llm = LLM(model=str(tmp_path))
+    llm = LLM(model=str(tmp_path), dtype="float32")
     names = ["chinese", "python", "257 tokens"]
-    assert_all_same(generate(llm, {name: outputs[name].prompt_token_ids for name in names}, PARAMS), outputs)
+    assert_same_bits(generate(llm, {name: outputs[name].prompt_token_ids for name in names}, PARAMS), outputs)
     prompt = "The capital of France is"
     (text_output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     assert text_output.prompt_token_ids == tokenizer.encode(prompt)

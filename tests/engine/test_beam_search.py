@@ -300,7 +300,9 @@ def make_llm(model, eos, tmp_path_factory):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": eos}))
     (folder / "generation_config.json").unlink(missing_ok=True)
-    return lambda **args: LLM(model=str(folder), max_model_len=CONTEXT, num_gpu_blocks_override=200, **args)
+    return lambda **args: LLM(
+        model=str(folder), dtype="float32", max_model_len=CONTEXT, num_gpu_blocks_override=200, **args
+    )
 
 
 @pytest.fixture(scope="module")

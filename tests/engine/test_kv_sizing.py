@@ -1,6 +1,7 @@
 """How many blocks there are, and what becomes of max_model_len."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,12 @@ TWO_GROUPS = [KVCacheGroup(SPEC, tuple(range(20))), KVCacheGroup(SPEC, tuple(ran
 def test_bytes_per_block():
     assert bytes_per_block(ONE_GROUP) == 30 * LAYER_BYTES
     assert bytes_per_block(TWO_GROUPS) == 20 * LAYER_BYTES, "groups share the storage"
+
+
+def test_half_the_bytes_make_twice_the_blocks():
+    halved = [KVCacheGroup(replace(SPEC, dtype="bfloat16"), group.layers) for group in ONE_GROUP]
+    memory = 10_000 * LAYER_BYTES
+    assert size(halved, kv_cache_memory_bytes=memory) == 2 * (memory // bytes_per_block(ONE_GROUP)) == 666
 
 
 def size(groups=ONE_GROUP, available=1 << 40, max_model_len=1000, **args):

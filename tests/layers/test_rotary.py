@@ -10,7 +10,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pelton.config import LinearScaling, Llama3Scaling, RopeConfig, TensorScaling, YarnScaling
 from pelton.layers import Rotary
-from pelton.ops import Interpreter, Recorder, T
+from pelton.ops import Recorder, T
+from tests.support.backends import numpy_backend, run_once
 
 SCALINGS: dict[str, tuple[dict[str, Any], Any]] = {
     "none": ({"rope_type": "default"}, None),
@@ -71,8 +72,8 @@ def test_angles_are_those_of_transformers(head_size: int, theta: float, scaling:
 
     op = Recorder("angles")
     rotation = rotary(op, op.input("positions", (T,), "int32"))
-    interpreter = Interpreter(op.finish(rotation._asdict()), {T: 3000})
-    angles = interpreter.run({T: 3000}, {"positions": np.arange(3000, dtype=np.int32)})
+    positions = {"positions": np.arange(3000, dtype=np.int32)}
+    angles = run_once(numpy_backend(), op.finish(rotation._asdict()), {T: 3000}, positions)
     cos, sin = embedding(torch.zeros(1), torch.arange(3000)[None])
     # The fastest dimensions, whose angles reach 3,000, have frequencies of equal bits without blending.
     atol = 1e-3 if blended else 3e-7

@@ -14,6 +14,7 @@ from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, loa
 from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf.file import GGUFFile
 from pelton.models.registry import create_model
+from tests.support.backends import numpy_target
 
 
 def test_the_alias_opens_the_packaged_file_without_importing_it(smollm2: Checkpoint) -> None:
@@ -134,7 +135,7 @@ def test_a_bias_that_the_architecture_has_not_is_left_over(make_gguf: Callable[.
     values = {key.replace("llama.", "qwen2."): value for key, value in llama.items() if key.startswith("llama.")}
     bias = {"blk.0.attn_output.bias": np.zeros(32, np.float32)}
     checkpoint = open_checkpoint(str(make_gguf(values, bias, "qwen2")))
-    model = create_model(checkpoint.config, block_size=16)
+    model = create_model(checkpoint.config, numpy_target())
     with pytest.raises(ValueError, match=r"tensors that the model has no place for: blk\.0\.attn_output\.bias$"):
         load_weights(model.parameters(), checkpoint)
 

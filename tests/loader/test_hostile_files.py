@@ -19,6 +19,7 @@ from pelton.loader import Checkpoint, load_weights, open_checkpoint
 from pelton.models import create_model, record_backbone
 from pelton.sampling import record_head
 from pelton.tokenizer import load_tokenizer
+from tests.support.backends import numpy_target
 from tests.support.gguf_file import TypedData, write_file
 from tests.support.mutations import (
     GGUF_CHANGES,
@@ -173,7 +174,7 @@ def run_parts(path: Path) -> int:
     for name in checkpoint.tensor_names():
         num_worked += attempt(lambda name=name: checkpoint.read(name), path)
     num_worked += attempt(lambda: load_tokenizer(checkpoint).encode('ab é!"</s>'), path)
-    model = create_model(checkpoint.config, block_size=16)
+    model = create_model(checkpoint.config, numpy_target())
     num_worked += 1
     if attempt(lambda: load_weights(model.parameters(), checkpoint), path):
         record_backbone(model, [0] * len(model.kv_layers), 4)

@@ -1,4 +1,5 @@
 import logging
+import threading
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,9 @@ from pelton.config import RopeConfig, TensorScaling
 from pelton.layers import Parameter
 from pelton.loader import Checkpoint, load_weights, open_checkpoint
 from pelton.loader.weights import WeightNames, deinterleave
-from pelton.models import create_model
+from pelton.models import create_model, record_backbone
+from pelton.ops import PackedLinear
+from tests.support.backends import numpy_target
 from tests.support.tiny_models import VARIANTS, Variant, build, decoder_config
 
 MakeGGUF = Callable[..., Path]
@@ -50,7 +53,7 @@ def hf_names(num_layers: int) -> dict[str, str]:
 
 def parameters(checkpoint: Checkpoint) -> dict[str, Parameter]:
     """Those of the model, without the layers that would take the arrays away to pack them."""
-    model = create_model(checkpoint.config, block_size=16)
+    model = create_model(checkpoint.config, numpy_target())
     return {name: Parameter(name, parameter.shape) for name, parameter in model.parameters().items()}
 
 
@@ -90,7 +93,7 @@ def test_every_parameter_has_a_name_in_both_formats(variant: Variant, checkpoint
     if checkpoint_format == "gguf":
         config = replace(config, rope=RopeConfig(1e4, TensorScaling()))
     names = WeightNames(config, checkpoint_format)
-    foreign = [names.foreign(name) for name in create_model(config, block_size=16).parameters()]
+    foreign = [names.foreign(name) for name in create_model(config, numpy_target()).parameters()]
     assert len(set(foreign)) == len(foreign) > 20
 
 
@@ -107,7 +110,7 @@ def test_loads_smollm2(smollm2: Checkpoint, caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, logger="pelton"):
         load_weights(loaded, smollm2)
     assert all(np.isfinite(parameter.array).all() for parameter in loaded.values())
-    assert "Loaded smollm2: llama, 134.5 M parameters, 98.36 MB on disk, 538.1 MB as float32, in " in caplog.text
+    assert "Loaded smollm2: llama, 134.5 M parameters, 98.36 MB on disk, 538.1 MB as fp32, in " in caplog.text
     assert len(caplog.records) == 1
 
 
@@ -141,7 +144,7 @@ def test_one_error_lists_everything_that_does_not_fit(make_gguf: MakeGGUF) -> No
 def check_refused_before_anything_is_allocated(path: Path) -> None:
     checkpoint = open_checkpoint(str(path))
     tracemalloc.start()
-    model = create_model(checkpoint.config, block_size=16)
+    model = create_model(checkpoint.config, numpy_target())
     with pytest.raises(ValueError, match="does not fit the model; tensors of the wrong shape"):
         load_weights(model.parameters(), checkpoint)
     peak = tracemalloc.get_traced_memory()[1]
@@ -215,7 +218,7 @@ def test_elements_that_are_not_finite_are_refused(value: float, name: str, tiny_
     tensors[name].view(-1)[3] = value
     save_file(tensors, path)
     checkpoint = open_checkpoint(str(tiny_folder))
-    model = create_model(checkpoint.config, block_size=16)
+    model = create_model(checkpoint.config, numpy_target())
     with pytest.raises(ValueError, match=f"model: tensor {name} is not usable: it has an element that is not finite"):
         load_weights(model.parameters(), checkpoint)
 
@@ -226,4 +229,96 @@ def test_large_elements_are_no_mistake(tiny_folder: Path) -> None:
     tensors["model.norm.weight"][:] = 3e38  # whose sum is not finite
     save_file(tensors, path)
     checkpoint = open_checkpoint(str(tiny_folder))
-    load_weights(create_model(checkpoint.config, block_size=16).parameters(), checkpoint)
+    load_weights(create_model(checkpoint.config, numpy_target()).parameters(), checkpoint)
+
+
+def test_only_a_few_tensors_are_read_ahead(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(str(tiny_folder))
+    loaded = parameters(checkpoint)
+    events: list[tuple[str, str]] = []
+    for parameter in loaded.values():
+        note_loads(events, parameter)
+    read = checkpoint.read
+
+    def noted(name: str) -> np.ndarray:
+        events.append(("read", name))
+        return read(name)
+
+    monkeypatch.setattr(checkpoint, "read", noted)
+    load_weights(loaded, checkpoint)
+    assert [name for kind, name in events if kind == "load"] == list(loaded), "in the model's order"
+    ahead = np.cumsum([{"read": 1, "load": -1}[kind] for kind, _ in events])
+    assert 1 < ahead.max() <= 4
+    assert ahead[-1] == 0
+
+    monkeypatch.setattr("pelton.loader.weights._MAX_BYTES_AHEAD", 1)
+    events.clear()
+    load_weights({name: note_loads(events, Parameter(name, p.shape)) for name, p in loaded.items()}, checkpoint)
+    assert [kind for kind, _ in events] == ["read", "load"] * len(loaded), "each alone"
+
+
+def note_loads(events: list[tuple[str, str]], parameter: Parameter) -> Parameter:
+    load = parameter.load
+
+    def noted(array: np.ndarray) -> None:
+        events.append(("load", parameter.name))
+        load(array)
+
+    parameter.load = noted  # type: ignore[method-assign]
+    return parameter
+
+
+def test_the_first_error_in_order_ends_the_loading(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(str(tiny_folder))
+    loaded = parameters(checkpoint)
+    later = threading.Event()
+    num_threads = threading.active_count()
+
+    def fail(name: str) -> np.ndarray:
+        if name == "model.embed_tokens.weight":
+            assert later.wait(10)
+        else:
+            later.set()
+        raise ValueError(f"{name} is damaged")
+
+    monkeypatch.setattr(checkpoint, "read", fail)
+    with pytest.raises(ValueError, match=r"^model\.embed_tokens\.weight is damaged$"):
+        load_weights(loaded, checkpoint)
+    assert not any(parameter.is_loaded for parameter in loaded.values())
+    assert threading.active_count() == num_threads
+
+
+def test_an_interrupt_leaves_no_thread_behind(tiny_folder: Path) -> None:
+    checkpoint = open_checkpoint(str(tiny_folder))
+    loaded = parameters(checkpoint)
+    num_threads = threading.active_count()
+
+    def interrupt(array: np.ndarray) -> None:
+        raise KeyboardInterrupt
+
+    list(loaded.values())[3].load = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        load_weights(loaded, checkpoint)
+    assert threading.active_count() == num_threads
+
+
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+def test_what_is_said_of_the_size_is_what_it_takes(
+    weight_format: str, tiny_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = open_checkpoint(str(tiny_folder))
+    model = create_model(checkpoint.config, numpy_target(weight_format))
+    with caplog.at_level(logging.INFO, logger="pelton"):
+        load_weights(model.parameters(), checkpoint)
+    program = record_backbone(model, [0] * checkpoint.config.num_layers, 4)
+    arrays: dict[int, np.ndarray] = {}
+    for argument in (argument for launch in program.launches for argument in launch.arguments):
+        if isinstance(argument, PackedLinear):
+            arrays[id(argument)] = argument.array
+        elif isinstance(argument, np.ndarray) and len(argument) == checkpoint.config.hidden_size:
+            arrays[id(argument)] = argument
+    num_bytes = sum(parameter.num_bytes for parameter in model.parameters().values())
+    lm_head = model.parameters()["lm_head"].num_bytes
+    assert sum(array.nbytes for array in arrays.values()) == num_bytes - lm_head
+    formats = {"fp32": "fp32", "bf16": "bf16 and fp32"}[weight_format]
+    assert f"{num_bytes / 1e6:.4g} MB as {formats}, in " in caplog.text

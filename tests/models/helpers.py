@@ -3,14 +3,18 @@
 import numpy as np
 from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedModel, Qwen2Config
 
+from pelton.layers import Target
 from pelton.loader.weights import WeightNames
 from pelton.models import Model, create_model, record_backbone
-from pelton.ops import Interpreter, R, T
+from pelton.ops import L, Program, R, Recorder, T
+from pelton.ops.backend import Backend, Run
+from tests.support.backends import numpy_target
 from tests.support.tiny_models import build, decoder_config, gemma_rope, randomized, rope
 
 BLOCK_SIZE = 4
 MAX_BLOCKS = 16
 HEAD_SIZE = 8
+ROW_TILE = 16
 _HEADS = {"hidden_size": 6 * HEAD_SIZE, "num_attention_heads": 6, "num_key_value_heads": 2}
 
 
@@ -44,10 +48,10 @@ def gemma3(window: int) -> PreTrainedModel:
     return randomized(build(Gemma3TextConfig, options), seed=0)
 
 
-def load(reference: PreTrainedModel) -> Model:
-    """Our model with the reference's weights."""
+def load(reference: PreTrainedModel, target: Target | None = None) -> Model:
+    """Our model with the reference's weights; for numpy in float32, unless a target says otherwise."""
     config = decoder_config(reference)
-    model = create_model(config, block_size=BLOCK_SIZE)
+    model = create_model(config, target or numpy_target(block_size=BLOCK_SIZE))
     names, tensors = WeightNames(config, "hf"), reference.state_dict()
     parameters = model.parameters()
     unused = set(tensors) - {names.foreign(name) for name in parameters}
@@ -57,10 +61,19 @@ def load(reference: PreTrainedModel) -> Model:
     return model
 
 
+def record_logits(model: Model) -> Program:
+    """The model's head alone: inputs rows [L, E] and is_wanted [L], outputs logits and best_ids."""
+    op = Recorder("logits")
+    rows = op.input("rows", (L, model.config.hidden_size), model.activation_dtype)
+    logits, best_ids = model.head(op, rows, op.input("is_wanted", (L,), "int32"))
+    return op.finish({"logits": logits, "best_ids": best_ids})
+
+
 class Engine:
     """Runs steps over sequences of known tokens, with shuffled blocks in caches that begin as NaN."""
 
-    def __init__(self, model: Model, layer_groups: list[int], sequences: list[list[int]]) -> None:
+    def __init__(self, model: Model, backend: Backend, layer_groups: list[int], sequences: list[list[int]]) -> None:
+        self.backend = backend
         self.sequences = sequences
         self.num_groups = max(layer_groups) + 1
         self.num_computed = [0] * len(sequences)
@@ -69,10 +82,12 @@ class Engine:
         self.tables = ids.reshape(self.num_groups, len(sequences), MAX_BLOCKS)
         for layer, spec in zip(model.kv_layers, model.kv_specs(), strict=True):
             shape = (num_blocks, 2, spec.num_kv_heads, spec.block_size, spec.head_size)
-            layer.bind(np.full(shape, np.nan, np.float32))
-        program = record_backbone(model, layer_groups, MAX_BLOCKS)
+            array = backend.zeros(num_blocks * spec.block_bytes).view(spec.dtype).reshape(shape)
+            array.fill(np.nan)
+            layer.bind(array, backend.cache_layout)
         max_sizes = {T: sum(map(len, sequences)), R: len(sequences)}
-        self.interpreter = Interpreter(program, max_sizes, check_finite=True)
+        self.backbone = backend.compile(record_backbone(model, layer_groups, MAX_BLOCKS), max_sizes)
+        self.head = backend.compile(record_logits(model), {L: max_sizes[T]}, (L, ROW_TILE))
 
     def step(self, counts: dict[int, int]) -> list[np.ndarray]:
         """Compute the next `counts[r]` tokens of sequences r -> their hidden states."""
@@ -91,10 +106,20 @@ class Engine:
             inputs[f"block_table.{g}"] = table[rows]
             blocks = table[of_token, positions // BLOCK_SIZE].astype(np.int64)
             inputs[f"slot_mapping.{g}"] = blocks * BLOCK_SIZE + positions % BLOCK_SIZE
-        hidden = self.interpreter.run({T: len(positions), R: len(rows)}, inputs)["hidden"]
+        sizes = {T: len(positions), R: len(rows)}
+        self.backend.run([Run(self.backbone, sizes, inputs)])
+        hidden = self.backbone.outputs(sizes)["hidden"]
         for r, n in counts.items():
             self.num_computed[r] += n
         return [part.copy() for part in np.split(hidden, query_start[1:-1])]
+
+    def logits(self, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Hidden states [L, E] -> logits [L, V] and best ids [L]."""
+        sizes = {L: len(hidden)}
+        inputs = {"rows": hidden, "is_wanted": np.ones(len(hidden), np.int32)}
+        self.backend.run([Run(self.head, sizes, inputs)])
+        outputs = self.head.outputs(sizes)
+        return outputs["logits"].copy(), outputs["best_ids"].copy()
 
     def forget_before(self, window: int, group: int) -> None:
         """What the KV cache does when blocks slide out of the window."""

@@ -11,19 +11,19 @@ from pelton.ops.reference import attention
 K, S, D, H = 2, 4, 8, 6
 
 
-def make_cache(num_blocks: int) -> KVCacheLayer:
-    cache = KVCacheLayer("test", num_kv_heads=K, block_size=S, head_size=D)
-    cache.bind(np.full((num_blocks, 2, K, S, D), np.nan, np.float32))
+def make_cache(num_blocks: int, dtype: str = "float32") -> KVCacheLayer:
+    cache = KVCacheLayer("test", num_kv_heads=K, block_size=S, head_size=D, dtype=dtype)
+    cache.bind(np.full((num_blocks, 2, K, S, D), np.nan, dtype))
     return cache
 
 
 def run(
     cache: KVCacheLayer, q: np.ndarray, block_ids: list[int], seq_len: int, window: int | None = None
 ) -> np.ndarray:
-    out = np.empty_like(q)
+    out = np.empty(q.shape, np.float32)
     table = np.array([block_ids], np.int32)
     bounds, lens = np.array([0, len(q)], np.int32), np.array([seq_len], np.int32)
-    attention(q, cache, table, bounds, lens, D**-0.5, window, None, out)
+    attention(q.astype(cache.dtype), cache, table, bounds, lens, D**-0.5, window, None, "float32", out)
     return out
 
 
@@ -113,7 +113,7 @@ def test_keys_and_values_are_never_gathered(n: int, share: float) -> None:
     bounds, lens = np.array([0, n], np.int32), np.array([seq_len], np.int32)
     tracemalloc.start()
     try:
-        attention(q, cache, table, bounds, lens, head_size**-0.5, None, None, out)
+        attention(q, cache, table, bounds, lens, head_size**-0.5, None, None, "float32", out)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -121,9 +121,50 @@ def test_keys_and_values_are_never_gathered(n: int, share: float) -> None:
     assert peak < share * cache.array[1:].nbytes
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 3, 7])
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_what_a_query_does_not_see_does_not_reach_it(dtype: str, window: int | None, broken: float) -> None:
+    """Tokens of one chunk, one of which is broken: those before it, and those whose window it has left, are as ever."""
+    rng = np.random.default_rng(4)
+    context, n = 5, 12
+    block_ids = [3, 4, 9, 7, 1]
+    keys_values = rng.standard_normal((2, K, context + n, D), dtype=np.float32)
+    q = rng.standard_normal((n, H * D), dtype=np.float32)
+    cache = make_cache(10, dtype)
+    fill(cache, block_ids, keys_values)
+    sound = run(cache, q, block_ids, context + n, window)
+    assert np.isfinite(sound).all()
+    for bad in range(n):
+        cache = make_cache(10, dtype)
+        fill(cache, block_ids, keys_values)
+        cache.array[block_ids[(context + bad) // S], :, :, (context + bad) % S] = broken
+        queries = q.copy()
+        queries[bad] = np.nan
+        with np.errstate(all="ignore"):
+            out = run(cache, queries, block_ids, context + n, window)
+        sees = [bad <= i < bad + (window or n) for i in range(n)]
+        assert np.isnan(out[sees]).all()
+        np.testing.assert_allclose(out[np.logical_not(sees)], sound[np.logical_not(sees)], rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_a_bfloat16_cache_are_rounded_and_their_sum_is_not() -> None:
+    """Two keys of weights 1 and 1 / 3, whose values are 1: the result tells what the weights were."""
+    cache = make_cache(2, "bfloat16")
+    keys_values = np.ones((2, K, 2, D), np.float32)
+    keys_values[0] = 0.0
+    keys_values[0, :, 0] = -1.0
+    fill(cache, [1], keys_values)
+    q = np.zeros((1, H * D), np.float32)
+    q[0, ::D] = 3.0
+    score = np.float32(-3.0) * np.float32(D**-0.5)
+    weight = np.exp(score)
+    rounded = weight.astype("bfloat16").astype(np.float32)
+    assert abs(rounded / weight - 1) > 1e-4
+    np.testing.assert_allclose(run(cache, q, [1], 2), (1 + rounded) / (1 + weight), rtol=1e-6)
+
+
 def test_unbound_cache() -> None:
     cache = KVCacheLayer("layers.0.attention", num_kv_heads=K, block_size=S, head_size=D)
     with pytest.raises(AssertionError, match=r"layers\.0\.attention: no KV cache is bound"):
         run(cache, np.zeros((1, H * D), np.float32), [1], 1)
-    with pytest.raises(ValueError, match=r"must be float32 \[num_blocks, 2, 2, 4, 8\]"):
-        cache.bind(np.zeros((3, 2, K, S, D + 1), np.float32))

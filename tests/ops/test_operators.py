@@ -1,5 +1,6 @@
 """Every operator's reference against a plain computation in float64, over its own generated arguments."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Dim, L, M, P, R, T
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Dim, L, M, P, PackedLinear, R, T
 from pelton.ops.operator import Operator
 from pelton.ops.operators import OPERATORS
 from pelton.ops.reference.philox import Purpose, uniform
@@ -22,27 +23,30 @@ SIZES: list[dict[Dim, int]] = [
 
 
 def exact(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(array).double()
+    return torch.from_numpy(array.astype(np.float64))
+
+
+def product(x: Any, weight: Any) -> torch.Tensor:
+    y = torch.einsum("tk,nk->tn", exact(x), exact(weight.array))
+    return y if weight.bias is None else y + exact(weight.bias)
 
 
 def embed(token_ids: Any, table: Any, scale: float) -> list[Any]:
-    return [[table[i] * np.float32(scale) for i in token_ids.tolist()]]
+    return [[table.array[i].astype(np.float32) * np.float32(scale) for i in token_ids.tolist()]]
 
 
-def rms_norm(x: Any, weight: Any, eps: float, residual: Any) -> list[Any]:
+def rms_norm(x: Any, weight: Any, eps: float, residual: Any, out_dtype: str) -> list[Any]:
     normed = torch.nn.functional.rms_norm(exact(x), weight.shape, exact(weight), eps)
     return [normed if residual is None else normed + exact(residual)]
 
 
 def linear(x: Any, weight: Any, residual: Any) -> list[Any]:
-    y = torch.einsum("tk,nk->tn", exact(x), exact(weight.array))
-    if weight.bias is not None:
-        y += exact(weight.bias)
+    y = product(x, weight)
     return [y if residual is None else y + exact(residual)]
 
 
-def gated_activation(gate_up: Any, activation: str) -> list[Any]:
-    gate, up = exact(gate_up).chunk(2, dim=-1)
+def gated_linear(x: Any, weight: Any, activation: str) -> list[Any]:
+    gate, up = product(x, weight).chunk(2, dim=-1)
     if activation == "gelu_tanh":
         return [torch.nn.functional.gelu(gate, approximate="tanh") * up]
     return [torch.nn.functional.silu(gate) * up]
@@ -64,10 +68,12 @@ def rope_and_cache(qkv: Any, cos: Any, sin: Any, slots: Any, cache: Any, norms: 
     rotation = torch.complex(exact(cos), exact(sin))[:, None]
     turned = torch.complex(straight[..., : d // 2], straight[..., d // 2 :]) * rotation
     rotated = torch.cat([turned.real, turned.imag], dim=-1)
+    rtol = 2.0**-8 if cache.dtype == "bfloat16" else 4e-6
     for t, slot in enumerate(slots.tolist()):
         stored = cache.array[slot // cache.block_size, :, :, slot % cache.block_size]
-        np.testing.assert_allclose(stored[0], rotated[t, -2 * k : -k], rtol=4e-6, atol=1e-6)
-        np.testing.assert_array_equal(stored[1], heads[t, -k:].float())
+        np.testing.assert_allclose(exact(stored[0]), rotated[t, -2 * k : -k], rtol=rtol, atol=1e-6)
+        values = qkv[t].reshape(-1, d)[-k:].astype(cache.dtype)
+        np.testing.assert_array_equal(stored[1].astype(np.float32), values.astype(np.float32))
     assert np.isfinite(cache.array).sum() == 2 * k * d * len(slots), "other slots were written"
     return [rotated[:, : -2 * k].flatten(1)]
 
@@ -81,6 +87,7 @@ def attention(
     scale: float,
     window: int | None,
     softcap: float | None,
+    out_dtype: str,
 ) -> list[Any]:
     """Query by query, over gathered keys."""
     queries = exact(q).reshape(len(q), -1, cache.head_size)
@@ -107,17 +114,26 @@ def gather_rows(x: Any, rows: Any) -> list[Any]:
     return [[x[i] for i in rows.tolist()]]
 
 
-def softcap(x: Any, cap: float) -> list[Any]:
-    return [cap * torch.tanh(exact(x) / cap)]
+def logits(x: Any, weight: Any, softcap: float | None, is_wanted: Any) -> list[Any]:
+    scores = product(x, weight)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    best = []
+    for row in scores.tolist():
+        if any(math.isnan(score) or score == math.inf for score in row):
+            best.append(INVALID_LOGITS)
+        else:
+            best.append(NO_CANDIDATE if max(row) == -math.inf else row.index(max(row)))
+    return [scores, best]
 
 
-def process_logits(logits: Any, rows: Any, hook: Any) -> list[Any]:
-    return [np.array([logits[row] + np.float32(i) for i, row in enumerate(rows)]).reshape(len(rows), logits.shape[1])]
+def process_logits(logits: Any, edit_index: Any, hook: Any) -> list[Any]:
+    return [logits + edit_index[:, None].astype(np.float32)]
 
 
 def edit_logits(
     logits: Any,
-    rows: Any,
+    edit_index: Any,
     mask_index: Any,
     masks: Any,
     bias_start: Any,
@@ -129,15 +145,16 @@ def edit_logits(
     penalties: Any,
 ) -> list[Any]:
     """Entry by entry, with the masks as Python's integers."""
-    edited = np.empty((len(mask_index), logits.shape[1]))
-    sources = logits if rows is None else [logits[row] for row in rows.tolist()]
-    for e, (source, mask) in enumerate(zip(sources, mask_index.tolist(), strict=True)):
-        scores = source.astype(np.float64)
-        if np.isnan(scores).any() or np.inf in scores:
-            edited[e] = np.nan
+    edited = np.full(logits.shape, 77.0)
+    for row, e in enumerate(edit_index.tolist()):
+        if e < 0:
             continue
-        if mask >= 0:
-            bits = sum(word << 32 * i for i, word in enumerate(masks[mask].tolist()))
+        scores = logits[row].astype(np.float64)
+        if np.isnan(scores).any() or np.inf in scores:
+            edited[row] = np.nan
+            continue
+        if mask_index[e] >= 0:
+            bits = sum(word << 32 * i for i, word in enumerate(masks[mask_index[e]].tolist()))
             scores = np.array([score if bits >> v & 1 else -np.inf for v, score in enumerate(scores)])
         for i in range(bias_start[e], bias_start[e + 1]):
             scores[bias_ids[i]] += bias[i]
@@ -146,12 +163,12 @@ def edit_logits(
             score, count = scores[penalty_ids[i]], penalty_counts[i]
             score = score / repetition if score > 0 else score * repetition
             scores[penalty_ids[i]] = score - frequency * count - presence * (count > 0)
-        edited[e] = scores
+        edited[row] = scores
     return [edited]
 
 
-def chosen_rows(logits: Any, edited: Any, edited_index: Any) -> list[Any]:
-    return [logits[row] if index == -1 else edited[index] for row, index in enumerate(edited_index.tolist())]
+def chosen_rows(logits: Any, edited: Any, edit_index: Any) -> list[Any]:
+    return [logits[row] if index == -1 else edited[row] for row, index in enumerate(edit_index.tolist())]
 
 
 def is_broken(scores: Any) -> bool:
@@ -177,8 +194,9 @@ def weights_of_candidates(scores: Any, warpers: Any) -> dict[int, float]:
 
 def sample(
     logits: Any,
+    best_ids: Any,
     edited: Any,
-    edited_index: Any,
+    edit_index: Any,
     warpers: Any,
     seed: Any,
     choice: Any,
@@ -187,7 +205,10 @@ def sample(
     """The candidates are walked through in order of id."""
     draws = uniform(seed, choice, position, Purpose.SAMPLE)
     tokens = []
-    for row, scores in enumerate(chosen_rows(logits, edited, edited_index)):
+    for row, scores in enumerate(chosen_rows(logits, edited, edit_index)):
+        if edit_index[row] < 0 and warpers[row, 0] == 0.0:
+            tokens.append(best_ids[row])
+            continue
         if is_broken(scores):
             tokens.append(NO_CANDIDATE if np.isneginf(scores).all() else INVALID_LOGITS)
             continue
@@ -204,10 +225,10 @@ def sample(
     return [tokens]
 
 
-def warp_logits(logits: Any, edited: Any, edited_index: Any, warpers: Any) -> list[Any]:
+def warp_logits(logits: Any, edited: Any, edit_index: Any, warpers: Any, num_logprobs: Any) -> list[Any]:
     warped = []
-    for row, scores in enumerate(chosen_rows(logits, edited, edited_index)):
-        if warpers[row, 0] == 0.0 or is_broken(scores):
+    for row, scores in enumerate(chosen_rows(logits, edited, edit_index)):
+        if num_logprobs[row] < 0 or warpers[row, 0] == 0.0 or is_broken(scores):
             warped.append(scores)
             continue
         kept = weights_of_candidates(scores, warpers[row])
@@ -242,12 +263,12 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
         embed,
         rms_norm,
         linear,
-        gated_activation,
+        gated_linear,
         rotary,
         rope_and_cache,
         attention,
         gather_rows,
-        softcap,
+        logits,
         process_logits,
         edit_logits,
         sample,
@@ -261,21 +282,36 @@ def test_every_operator_has_an_independent_computation() -> None:
     assert sorted(EXPECTED) == sorted(operator.name for operator in OPERATORS)
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=str)
+@pytest.mark.parametrize(("operator", "weight_format"), [(op, f) for op in OPERATORS for f in op.formats], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
-def test_reference_is_within_tolerance(operator: Operator, sizes: dict[Dim, int]) -> None:
-    tolerance = operator.tolerances["fp32"]
+def test_reference_is_within_tolerance(operator: Operator, weight_format: str, sizes: dict[Dim, int]) -> None:
+    tolerance = operator.tolerances[weight_format]
     for seed in range(6):
-        arguments = operator.generate(np.random.default_rng(seed), sizes)
+        arguments = operator.generate(np.random.default_rng(seed), sizes, weight_format)
         specs = operator.infer(*arguments)
         outputs = [np.full(spec.shape, 99, spec.dtype) for spec in specs]
         operator.reference(*arguments, *outputs)
-        for spec, output, expected in zip(specs, outputs, EXPECTED[operator.name](*arguments), strict=True):
-            np.testing.assert_allclose(
-                output, np.asarray(expected), tolerance.rtol, tolerance.atol, err_msg=f"{spec.name}, {seed}"
-            )
+        expected = [np.asarray(array) for array in EXPECTED[operator.name](*arguments)]
+        with np.errstate(all="raise", under="ignore"):
+            operator.check(arguments, expected, outputs, tolerance)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=str)
+def test_generated_arguments_have_the_formats_dtypes(operator: Operator) -> None:
+    for weight_format in operator.formats:
+        for seed in range(6):
+            arguments = operator.generate(np.random.default_rng(seed), SIZES[2], weight_format)
+            weights = [argument for argument in arguments if isinstance(argument, PackedLinear)]
+            assert all((weight.format, weight.layout) == (weight_format, "rows") for weight in weights)
+            arrays = [array for array in arguments if isinstance(array, np.ndarray)]
+            is_half = "bfloat16" in [
+                *(str(array.dtype) for array in arrays),
+                *(spec.dtype for spec in operator.infer(*arguments)),
+            ]
+            assert is_half == (weight_format == "bf16" and operator.name != "embed")
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
 def test_tolerances_say_why(operator: Operator) -> None:
+    assert "fp32" in operator.formats
     assert all(tolerance.reason for tolerance in operator.tolerances.values())

@@ -7,7 +7,7 @@ import pytest
 
 from pelton.ops import B, C, L, M, P, Recorder, mask_words
 from pelton.ops.operator import Operator
-from pelton.ops.operators import EDIT_LOGITS, LOGPROBS, SAMPLE, WARP_LOGITS
+from pelton.ops.operators import EDIT_LOGITS, LOGITS, LOGPROBS, SAMPLE, WARP_LOGITS
 from pelton.ops.reference import edit_logits, logprobs, warp_logits
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -73,14 +73,16 @@ def test_masks_of_every_width(vocab_size: int) -> None:
         masks[1, allowed // 32] = 1 << allowed % 32
         if vocab_size % 32:
             masks[1, -1] |= np.uint32(2**32 - 2 ** (vocab_size % 32))
-        edited = np.empty((3, vocab_size), np.float32)
-        bounds, logits = np.zeros(4, np.int32), np.ones((2, vocab_size), np.float32)
+        edited = np.full((4, vocab_size), 55, np.float32)
+        bounds, logits = np.zeros(4, np.int32), np.ones((4, vocab_size), np.float32)
         nothing = (bounds, NONE, np.zeros(0, np.float32), bounds, NONE, NONE, np.ones((3, 3), np.float32))
-        edit_logits(logits, np.array([1, 0, 1], np.int32), np.array([1, -1, 0], np.int32), masks, *nothing, edited)
+        edit_index = np.array([2, 1, 0, -1], np.int32)
+        edit_logits(logits, edit_index, np.array([0, -1, 1], np.int32), masks, *nothing, edited)
         assert np.flatnonzero(edited[0] == 1.0).tolist() == [allowed]
         assert np.isneginf(edited[0]).sum() == vocab_size - 1
         assert (edited[1] == 1.0).all()
         assert np.isneginf(edited[2]).all()
+        assert (edited[3] == 55).all(), "a row without an edit was written"
 
 
 def test_warped_logits_of_low_temperatures_stay_finite() -> None:
@@ -89,7 +91,7 @@ def test_warped_logits_of_low_temperatures_stay_finite() -> None:
     warpers = np.array([[1e-45, 0, 1, 0], [1e-38, 0, 1, 0], [1e-38, 0, 1, 0], [2e-38, 0, 1, 0.5]], np.float32)
     logits = np.array([row, row, [-x for x in [4.0, 3.5, 2.0, np.inf, 5.0]], row], np.float32)
     warped = np.empty_like(logits)
-    warp_logits(logits, logits[:0], np.full(4, -1, np.int32), warpers, warped)
+    warp_logits(logits, np.full_like(logits, np.nan), np.full(4, -1, np.int32), warpers, np.zeros(4, np.int32), warped)
     assert warped[0].tolist() == [0.0, -LARGEST, -LARGEST, -np.inf, 0.0]
     np.testing.assert_allclose(warped[1], [0.0, -5e37, -LARGEST, -np.inf, 0.0], rtol=1e-6)
     np.testing.assert_allclose(warped[2], [-LARGEST, -LARGEST, -2e38, -np.inf, -LARGEST], rtol=1e-6)
@@ -111,7 +113,7 @@ def record(**changes: Any) -> None:
     op = Recorder("edits")
     shapes = {
         "logits": ((L, 40), "float32"),
-        "rows": ((C,), "int32"),
+        "edit_index": ((L,), "int32"),
         "mask_index": ((C,), "int32"),
         "masks": ((M, 2), "uint32"),
         "bias_start": ((C + 1,), "int32"),
@@ -122,15 +124,15 @@ def record(**changes: Any) -> None:
         "penalty_counts": ((P,), "int32"),
         "penalties": ((C, 3), "float32"),
     }
-    op.edit_logits(*(spec and op.input(name, *spec) for name, spec in (shapes | changes).items()))
+    op.edit_logits(*(op.input(name, *spec) for name, spec in (shapes | changes).items()))
 
 
 @pytest.mark.parametrize(
     ("name", "spec", "message"),
     [
         ("masks", ((M, 1), "uint32"), r"masks must be uint32 \[M, 2\], got uint32 \[M, 1\]"),
-        ("rows", None, r"mask_index must be int32 \[L\], got int32 \[C\]"),
-        ("mask_index", ((L,), "int32"), r"mask_index must be int32 \[C\], got int32 \[L\]"),
+        ("edit_index", ((C,), "int32"), r"edit_index must be int32 \[L\], got int32 \[C\]"),
+        ("mask_index", ((L,), "int32"), r"bias_start must be int32 \[L\+1\], got int32 \[C\+1\]"),
         ("bias_start", ((C,), "int32"), r"bias_start must be int32 \[C\+1\], got int32 \[C\]"),
         ("bias", ((P,), "float32"), r"bias must be float32 \[B\], got float32 \[P\]"),
         ("penalty_counts", ((B,), "int32"), r"penalty_counts must be int32 \[P\], got int32 \[B\]"),
@@ -143,11 +145,11 @@ def test_recording_names_what_does_not_fit(name: str, spec: Any, message: str) -
         record(**{name: spec})
 
 
-@pytest.mark.parametrize("operator", [EDIT_LOGITS, SAMPLE, WARP_LOGITS, LOGPROBS], ids=str)
+@pytest.mark.parametrize("operator", [LOGITS, EDIT_LOGITS, SAMPLE, WARP_LOGITS, LOGPROBS], ids=str)
 def test_broken_rows_raise_no_floating_point_error(operator: Operator) -> None:
     """Not even where the caller asks for all of them; generated rows hold NaN, infinities, and nothing but -inf."""
     with np.errstate(all="raise", under="ignore"):
         for seed in range(10):
             sizes = {L: 50, C: 20, M: 2, B: 30, P: 50}
-            arguments = operator.generate(np.random.default_rng(seed), sizes)
+            arguments = operator.generate(np.random.default_rng(seed), sizes, "fp32")
             operator.reference(*arguments, *(np.empty(s.shape, s.dtype) for s in operator.infer(*arguments)))

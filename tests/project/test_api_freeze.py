@@ -123,8 +123,10 @@ COMMANDS = {
 ENGINE_ARGUMENTS = [
     "model",
     "revision",
+    "dtype",
     "max_model_len",
     "block_size",
+    "kv_cache_dtype",
     "kv_cache_memory_bytes",
     "num_gpu_blocks_override",
     "enable_prefix_caching",
@@ -137,6 +139,9 @@ ENGINE_ARGUMENTS = [
     "logprobs_mode",
     "generation_config",
     "logits_processors",
+    "num_threads",
+    "enforce_eager",
+    "check_nan",
 ]
 
 
@@ -190,4 +195,4 @@ def test_every_engine_argument_is_a_flag() -> None:
     EngineArgs.add_cli_args(parser)
     flags = {flag for action in parser._actions for flag in action.option_strings}
     expected = {"--" + name.replace("_", "-") for name in ENGINE_ARGUMENTS}
-    assert flags == expected | {"--no-enable-prefix-caching"}
+    assert flags == expected | {"--no-enable-prefix-caching", "--no-enforce-eager", "--no-check-nan"}

@@ -64,7 +64,7 @@ def run(*do: str | None, processors=None) -> tuple[np.ndarray, CustomProcessors]
     custom = CustomProcessors()
     custom.prepare(calls(*do, processors=processors))
     logits = np.ones((len(do), 3), np.float32)
-    custom.apply(logits)
+    custom.apply(logits, np.arange(len(do), dtype=np.int32))
     return logits, custom
 
 
@@ -75,7 +75,7 @@ def calls(*do: str | None, processors=None) -> list[ProcessorCall]:
         params = SamplingParams(extra_args=None if what is None else {"do": what})
         functions = make_functions(processors or [Scripted()], params)
         if functions:
-            made.append(ProcessorCall(row, functions, TOKENS[row, :2], TOKENS[row, 2:3]))
+            made.append(ProcessorCall(row, functions, TOKENS[row % 2, :2], TOKENS[row % 2, 2:3]))
     return made
 
 
@@ -109,9 +109,24 @@ def test_a_failure_is_of_its_row_only(do, words):
     assert custom.errors.keys() == {0}
     assert re.search(words, custom.errors[0])
     custom.prepare([])
-    custom.apply(logits)
+    custom.apply(logits, np.arange(2, dtype=np.int32))
     assert custom.errors == {}
     assert logits[1].tolist() == [2, 2, 2]
+
+
+def test_edits_are_told_by_their_index_in_calls_of_any_rows():
+    custom = CustomProcessors()
+    custom.prepare(calls("raise", "return", None, "in place", "shape"))
+    logits = np.ones((7, 3), np.float32)
+    logits[[1, 3]] = np.nan  # rows without an edit hold anything
+    index = np.array([4, -1, 1, -1, 3, 2, 0], np.int32)
+    custom.apply(logits[:3], index[:3])
+    custom.apply(logits[3:3], index[3:3])
+    custom.apply(logits[3:], index[3:])
+    assert logits[[0, 2, 4, 5, 6]].tolist() == [[1, 1, 1], [2, 2, 2], [99, 1, 1], [1, 1, 1], [1, 1, 1]]
+    assert np.isnan(logits[[1, 3]]).all()
+    assert custom.errors.keys() == {0, 4}
+    assert "RuntimeError: broken" in custom.errors[0]
 
 
 def fail(error):
@@ -147,7 +162,7 @@ def test_ruling_out_is_allowed_and_broken_logits_are_not_theirs():
     assert custom.errors == {}
     custom.prepare(calls("return", "raise"))
     logits[:] = np.nan
-    custom.apply(logits)
+    custom.apply(logits, np.arange(2, dtype=np.int32))
     assert custom.errors == {}
 
 

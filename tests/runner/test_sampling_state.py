@@ -35,7 +35,7 @@ def make_state(**rows: tuple[list[int], list[int], SamplingParams]) -> SamplingS
 
 
 def edits_of(state: SamplingState, rows: list[int], positions: list[int]):
-    return state.edits(np.array(rows), np.array(positions), TOKENS)[0]
+    return state.edits(np.array(rows, np.int64), np.array(positions, np.int64), TOKENS)[0]
 
 
 def check(array, expected, dtype):
@@ -57,13 +57,28 @@ def test_parameters_by_row():
 
 def test_no_edits_cost_no_rows():
     edits = edits_of(make_state(r0=([1], [], SamplingParams(temperature=0))), [0, 0], [1, 2])
-    check(edits.edited_index, [-1, -1], np.int32)
+    check(edits.edit_index, [-1, -1], np.int32)
+    check(edits.is_wanted, [0, 0], np.int32)
     assert edits.masks.shape == (0, 2)
     assert edits.penalties.shape == (0, 3)
     check(edits.bias_start, [0], np.int32)
     check(edits.penalty_start, [0], np.int32)
-    for array in (edits.edited_rows, edits.mask_index, edits.bias_ids, edits.bias, edits.penalty_ids):
+    for array in (edits.rows, edits.mask_index, edits.bias_ids, edits.bias, edits.penalty_ids):
         assert array.shape == (0,)
+
+
+def test_logits_are_wanted_where_the_best_token_is_not_all():
+    greedy = {"temperature": 0}
+    state = make_state(
+        r0=([1], [], SamplingParams(**greedy)),
+        r1=([1], [], SamplingParams(temperature=1e-20, seed=1)),
+        r2=([1], [], SamplingParams(**greedy, logprobs=0)),
+        r3=([1], [], SamplingParams(**greedy, min_p=0.5)),  # has a processor
+        r4=([1, 1], [5], SamplingParams(**greedy, min_tokens=2)),
+    )
+    check(edits_of(state, [0, 1, 2, 3, 4, 4], [1, 1, 1, 1, 3, 4]).is_wanted, [0, 1, 1, 1, 1, 0], np.int32)
+    check(edits_of(state, [0, 1, 2], [1, 1, 1]).is_wanted, [0, 1, 1], np.int32)
+    check(edits_of(state, [], []).is_wanted, [], np.int32)
 
 
 def test_edits_of_several_rows():
@@ -75,8 +90,11 @@ def test_edits_of_several_rows():
         r4=([1], [], SamplingParams(temperature=0, allowed_token_ids=[39, 0], min_tokens=1)),
     )
     edits = edits_of(state, [3, 2, 4, 1, 0], [1, 1, 1, 5, 1])
-    check(edits.edited_index, [0, -1, 1, 2, 3], np.int32)
-    check(edits.edited_rows, [0, 2, 3, 4], np.int32)
+    check(edits.edit_index, [0, -1, 1, 2, 3], np.int32)
+    check(edits.is_wanted, [1, 0, 1, 1, 1], np.int32)
+    assert edits.rows.tolist() == [0, 2, 3, 4]
+    assert "rows" not in edits.operands()
+    assert edits.operands()["edit_index"] is edits.edit_index
     check(edits.mask_index, [-1, 0, -1, 1], np.int32)
     check(edits.masks, [[1, 1 << 7], [1 << 3, 0]], np.uint32)
     check(edits.bias_start, [0, 2, 2, 2, 2], np.int32)
@@ -113,7 +131,8 @@ def test_rows_with_processors_of_their_own_are_edited():
         r2=([1], [5], SamplingParams(temperature=0, logit_bias={4: 1.0})),
     )
     edits, calls = state.edits(np.array([2, 0, 1]), np.array([2, 2, 3]), TOKENS)
-    check(edits.edited_rows, [0, 2], np.int32)
+    check(edits.edit_index, [0, -1, 1], np.int32)
+    assert edits.rows.tolist() == [0, 2]
     check(edits.mask_index, [-1, -1], np.int32)
     (call,) = calls
     assert (call.index, [function.process for function in call.functions]) == (1, [MARKED.change])
@@ -125,14 +144,14 @@ def test_rows_with_processors_of_their_own_are_edited():
 
 def test_min_tokens_alone_is_no_edit_once_it_is_reached():
     state = make_state(r0=([1, 1], [5], SamplingParams(temperature=0, min_tokens=2)))
-    check(edits_of(state, [0], [3]).edited_index, [0], np.int32)
-    check(edits_of(state, [0], [4]).edited_index, [-1], np.int32)
+    check(edits_of(state, [0], [3]).edit_index, [0], np.int32)
+    check(edits_of(state, [0], [4]).edit_index, [-1], np.int32)
 
 
 def test_a_row_forgets_its_last_request():
     state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
     state.set_row(0, core_request("new", [1], SamplingParams(temperature=0)))
-    assert len(edits_of(state, [0], [1]).edited_rows) == 0
+    assert len(edits_of(state, [0], [1]).rows) == 0
     state = make_state(r0=([1], [], SamplingParams(temperature=0, logit_bias={1: 1.0})))
     state.clear_row(0)
-    assert len(edits_of(state, [0], [1]).edited_rows) == 0
+    assert len(edits_of(state, [0], [1]).rows) == 0

@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 
 from pelton import LLM, SamplingParams
+from pelton.ops.interpreter import NumpyBackend
 from pelton.sampling.logits_processor import LogitsProcessor
 from tests.support.tiny_llama import tiny_llama
 
@@ -47,6 +48,60 @@ def test_a_model_that_nobody_uses_is_freed_at_once():
         tracemalloc.stop()
         gc.enable()
     assert sizes[2] - sizes[1] < 100_000, sizes  # the arenas of its programs are hundreds of times as large
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """Backends that were closed."""
+    backends = []
+
+    class Closing(NumpyBackend):
+        def close(self):
+            backends.append(self)
+
+    monkeypatch.setattr("pelton.runner.worker.start_backend", lambda execution: Closing())
+    return backends
+
+
+def test_shutdown_closes_the_backend(closed):
+    llm = LLM(model=tiny_llama(), max_model_len=64)
+    assert closed == []
+    llm.shutdown()
+    llm.shutdown()
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    ("culprit", "message"),
+    [
+        ("pelton.runner.worker.load_weights", "does not suffice for the weights of .*tiny-llama"),
+        ("pelton.runner.worker.ReplayedModel", "lower max_num_batched_tokens"),
+    ],
+)
+def test_a_start_that_fails_closes_the_backend(closed, monkeypatch, culprit, message):
+    def no_memory(*args, **kwargs):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(culprit, no_memory)
+    with pytest.raises(ValueError, match=message):
+        LLM(model=tiny_llama(), max_model_len=64)
+    assert len(closed) == 1
+
+
+@pytest.mark.usefixtures("closed")
+def test_kernels_and_formats_are_named_at_the_start(caplog):
+    with caplog.at_level("INFO", logger="pelton"):
+        LLM(model=tiny_llama(), max_model_len=64, dtype="bfloat16", kv_cache_dtype="float32")
+    assert "Kernels: numpy; weights in bf16, keys and values in float32" in caplog.messages
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_launch_by_launch_gives_the_same(dtype):
+    answers = [
+        LLM(model=tiny_llama(), max_model_len=64, dtype=dtype, **mode).generate("Hello", GREEDY, use_tqdm=False)
+        for mode in ({}, {"enforce_eager": True}, {"enforce_eager": True, "check_nan": True})
+    ]
+    assert len({tuple(answer[0].outputs[0].token_ids) for answer in answers}) == 1
 
 
 class Unmade(LogitsProcessor):

@@ -8,12 +8,18 @@ import numpy as np
 from pelton.config import SamplingConfig
 from pelton.loader import load_weights, open_checkpoint
 from pelton.models import create_model
-from pelton.ops import B, C, Interpreter, L, LogitsHook, M, P, Recorder, T, mask_words
+from pelton.ops import B, C, Dim, L, LogitsHook, M, P, Program, Run, T, mask_words
+from pelton.ops.backend import Backend
+from pelton.ops.interpreter import NumpyBackend
 from pelton.sampling import record_head
 from tests.models.helpers import BLOCK_SIZE, Engine
+from tests.support.backends import numpy_target
 from tests.support.identity import Identity
 from tests.support.prompts import prompts
 from tests.support.tiny_llama import smollm2_tokenizer
+
+BACKEND: Backend = NumpyBackend()
+"""What programs run on; tests of this folder have each backend in turn (conftest)."""
 
 
 @dataclass
@@ -39,16 +45,15 @@ class Edit:
 
 
 def edit_arrays(edits: Sequence[Edit | None], vocab_size: int) -> dict[str, np.ndarray]:
-    """The head's inputs for row l having edits[l]. Rows are edited in reverse order, to tell rows from edits."""
+    """The head's inputs for row l having edits[l]. Edits are in the reverse order of rows, to tell them apart."""
     edited_rows = [row for row, edit in enumerate(edits) if edit is not None][::-1]
     present = [edits[row] for row in edited_rows]
     masks = [edit.mask(vocab_size) for edit in present]
     has_mask = np.array([mask is not None for mask in masks], bool)
-    edited_index = np.full(len(edits), -1, np.int32)
-    edited_index[edited_rows] = np.arange(len(edited_rows))
+    edit_index = np.full(len(edits), -1, np.int32)
+    edit_index[edited_rows] = np.arange(len(edited_rows))
     return {
-        "edited_index": edited_index,
-        "edited_rows": np.array(edited_rows, np.int32),
+        "edit_index": edit_index,
         "mask_index": np.where(has_mask, np.cumsum(has_mask) - 1, -1).astype(np.int32),
         "masks": _packed([mask for mask in masks if mask is not None], vocab_size),
         "bias_start": np.cumsum([0, *(len(edit.bias) for edit in present)], dtype=np.int32),
@@ -77,6 +82,11 @@ def warpers(
     return np.stack(list(values), axis=1)
 
 
+def edit_sizes(arrays: Mapping[str, np.ndarray]) -> dict[Dim, int]:
+    sources = {C: "mask_index", M: "masks", B: "bias_ids", P: "penalty_ids"}
+    return {dim: len(arrays[name]) for dim, name in sources.items()}
+
+
 def run(
     logits: np.ndarray,
     rows: object = None,
@@ -85,6 +95,7 @@ def run(
     max_logprobs: int = 4,
     mode: str = "raw_logprobs",
     hook: LogitsHook | None = None,
+    tile: int = 64,
     **operands: object,
 ) -> dict[str, np.ndarray]:
     """The head's outputs. Per-row operands, and edits, may be given as one for all rows."""
@@ -104,20 +115,31 @@ def run(
         "hidden": logits,
         "logits_rows": logits_rows,
         "warpers": warpers(num_rows, **warped),
-        **{name: np.broadcast_to(np.array(value, dtype), num_rows) for name, (value, dtype) in values.items()},
+        **{name: _per_row(value, dtype, num_rows) for name, (value, dtype) in values.items()},
         **edit_arrays(edits, vocab_size),
     }
-    sizes = {
-        T: len(logits),
-        L: num_rows,
-        C: len(inputs["edited_rows"]),
-        M: len(inputs["masks"]),
-        B: len(inputs["bias"]),
-        P: len(inputs["penalty_ids"]),
-    }
+    inputs["is_wanted"] = wanted(inputs)
     sampling = SamplingConfig(max_logprobs=max_logprobs, logprobs_mode=mode)
     program = record_head(Identity(vocab_size), sampling, hook)
-    return Interpreter(program, sizes).run(sizes, inputs)
+    return run_program(program, {T: len(logits), L: num_rows, **edit_sizes(inputs)}, inputs, tile)
+
+
+def _per_row(value: object, dtype: str, num_rows: int) -> np.ndarray:
+    return np.ascontiguousarray(np.broadcast_to(np.array(value, dtype), num_rows))
+
+
+def wanted(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Rows of which more than the most likely token is needed."""
+    is_random, is_asked = inputs["warpers"][:, 0] > 0.0, inputs["num_logprobs"] >= 0
+    return (is_random | is_asked | (inputs["edit_index"] >= 0)).astype(np.int32)
+
+
+def run_program(
+    program: Program, sizes: Mapping[Dim, int], inputs: Mapping[str, np.ndarray], tile: int = 64
+) -> dict[str, np.ndarray]:
+    compiled = BACKEND.compile(program, sizes, (L, tile))
+    BACKEND.run([Run(compiled, sizes, inputs)])
+    return compiled.outputs(sizes)
 
 
 def repeated(row: np.ndarray, count: int) -> np.ndarray:
@@ -134,12 +156,11 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 def real_logits() -> tuple[list[list[int]], np.ndarray]:
     """Varied prompts of SmolLM2, and its logits after them."""
     checkpoint = open_checkpoint("smollm2")
-    model = create_model(checkpoint.config, block_size=BLOCK_SIZE)
+    target = numpy_target(block_size=BLOCK_SIZE)
+    model = create_model(checkpoint.config, target)
     load_weights(model.parameters(), checkpoint)
     token_ids = [ids for ids in prompts(smollm2_tokenizer(), longest=17).values() if len(ids) <= 40]
-    engine = Engine(model, [0] * len(model.kv_layers), token_ids)
+    engine = Engine(model, target.backend, [0] * len(model.kv_layers), token_ids)
     hidden = np.stack([rows[-1] for rows in engine.step({r: len(ids) for r, ids in enumerate(token_ids)})])
-    op = Recorder("logits")
-    rows = op.input("rows", (L, model.config.hidden_size))
-    program = op.finish({"logits": model.head(op, rows)})
-    return token_ids, Interpreter(program, {L: len(hidden)}).run({L: len(hidden)}, {"rows": hidden})["logits"].copy()
+    logits, _ = engine.logits(hidden)
+    return token_ids, logits

@@ -6,9 +6,9 @@ import torch
 
 from pelton.config import SamplingConfig
 from pelton.config.sampling import LOGPROBS_MODES
-from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, C, Interpreter, L, M, P, T
+from pelton.ops import INVALID_LOGITS, NO_CANDIDATE, B, Backend, C, L, M, P, Run, T
 from pelton.sampling import record_head, record_scorer
-from tests.sampling.helpers import Edit, edit_arrays, run, warpers
+from tests.sampling.helpers import Edit, edit_arrays, edit_sizes, run, run_program, wanted, warpers
 from tests.support.identity import Identity
 
 RNG = np.random.default_rng(7)
@@ -22,8 +22,8 @@ class FavourToken:
         self.token_id = token_id
         self.bias = bias
 
-    def apply(self, logits: np.ndarray) -> None:
-        logits[:, self.token_id] += self.bias
+    def apply(self, logits: np.ndarray, edit_index: np.ndarray) -> None:
+        logits[edit_index >= 0, self.token_id] += self.bias
 
 
 def random_edit(rng: np.random.Generator, vocab_size: int) -> Edit | None:
@@ -65,6 +65,9 @@ def test_a_row_is_the_same_alone_and_beside_others(mode: str) -> None:
     together = run(logits, edits=edits, mode=mode, **operands)
     assert together["token_ids"][5:8].tolist() == [INVALID_LOGITS, INVALID_LOGITS, NO_CANDIDATE]
     assert (np.delete(together["token_ids"], [5, 6, 7]) >= 0).all()
+    for tile in (1, 7, 60):
+        tiled = run(logits, edits=edits, mode=mode, tile=tile, **operands)
+        assert all(np.array_equal(tiled[name], output, equal_nan=True) for name, output in together.items()), tile
     for row in range(60):
         own = {name: values[row] for name, values in operands.items()}
         alone = run(logits, [row], edits=[edits[row]], mode=mode, **own)
@@ -97,11 +100,11 @@ def test_a_row_that_may_not_be_anything(temperature: float) -> None:
         assert out["rank"].tolist()[::2] == [0, 0]
 
 
-def test_edits_of_another_number_every_step() -> None:
-    """One interpreter: biases and penalties come, grow, and go."""
+def test_edits_of_another_number_every_step(backend: Backend) -> None:
+    """One program: biases and penalties come, grow, and go."""
     rng = np.random.default_rng(9)
     limits = {T: 30, L: 30, C: 30, M: 30, B: 300, P: 900}
-    head = Interpreter(record_head(Identity(50), SamplingConfig(max_logprobs=4)), limits)
+    head = backend.compile(record_head(Identity(50), SamplingConfig(max_logprobs=4)), limits, (L, 16))
     logits_rows = np.arange(30, dtype=np.int32)
     fixed = {"hidden": LOGITS, "logits_rows": logits_rows, "seed": np.zeros(30, np.uint64)}
     fixed |= {"warpers": warpers(30, temperature=0.0)}
@@ -111,13 +114,14 @@ def test_edits_of_another_number_every_step() -> None:
         edits = [random_edit(rng, 50) if step % 4 and rng.random() < 0.5 else None for _ in range(30)]
         if step % 4 == 2:
             edits = [edit and Edit(bias=edit.bias) for edit in edits]
-        arrays = edit_arrays(edits, 50)
-        counts = [len(arrays[name]) for name in ("edited_rows", "masks", "bias", "penalty_ids")]
-        sizes = dict(zip((T, L, C, M, B, P), (30, 30, *counts), strict=True))
-        out = head.run(sizes, fixed | arrays)
+        inputs = fixed | edit_arrays(edits, 50)
+        inputs["is_wanted"] = wanted(inputs)
+        sizes = edit_sizes(inputs)
+        backend.run([Run(head, {T: 30, L: 30, **sizes}, inputs)])
+        out = head.outputs({T: 30, L: 30, **sizes})
         expected = run(LOGITS, temperature=0.0, num_logprobs=0, edits=edits)
         assert all(np.array_equal(out[name], expected[name]) for name in out)
-        seen.add(tuple(counts))
+        seen.add(tuple(sizes.values()))
     assert (0, 0, 0, 0) in seen
     assert len(seen) > 7
 
@@ -187,6 +191,33 @@ def test_a_hook_sees_edited_rows_before_their_edits_and_is_not_in_raw_logprobs()
     assert "process_logits" not in str(record_head(Identity(50), SamplingConfig(max_logprobs=4)))
 
 
+def test_a_hook_sees_the_same_edits_in_tiles() -> None:
+    """Three rows at a time; edits are told by their index among all."""
+    seen = []
+
+    class AddIndex:
+        def apply(self, logits: np.ndarray, edit_index: np.ndarray) -> None:
+            seen.append(edit_index.tolist())
+            for row, index in zip(logits, edit_index.tolist(), strict=True):
+                if index >= 0:
+                    row[index] += 100.0
+
+    edits = [Edit() if row % 4 else None for row in range(10)]
+    out = run(LOGITS[:10], temperature=0.0, edits=edits, hook=AddIndex(), tile=3)
+    assert seen == [[-1, 6, 5], [4, -1, 3], [2, 1, -1], [0]]
+    best = LOGITS.argmax(1)
+    assert out["token_ids"].tolist() == [best[0], 6, 5, 4, best[4], 3, 2, 1, best[8], 0]
+
+
+def test_hidden_states_have_the_models_dtype() -> None:
+    model = Identity(50)
+    model.activation_dtype = "bfloat16"
+    sampling = SamplingConfig(max_logprobs=4)
+    for program in (record_head(model, sampling), record_scorer(model, sampling)):
+        assert program.inputs["hidden"].dtype == "bfloat16"
+        assert "gathered[L, 50] bfloat16 = gather_rows(" in str(program)
+
+
 def test_all_of_the_vocabulary() -> None:
     out = run(LOGITS[:3], num_logprobs=[50, -1, 49], max_logprobs=50)
     order = np.argsort(-LOGITS, axis=-1)
@@ -218,12 +249,12 @@ def test_scorer(mode: str) -> None:
     inputs = {
         "hidden": hidden,
         "logits_rows": logits_rows,
+        "is_wanted": np.ones(5, np.int32),
         "token_ids": token_ids,
         "num_logprobs": np.array([2, 2, 0, -1, 1], np.int32),
     }
-    sizes = {T: 30, L: 5}
     sampling = SamplingConfig(max_logprobs=3, logprobs_mode=mode)
-    out = Interpreter(record_scorer(Identity(50), sampling), sizes).run(sizes, inputs)
+    out = run_program(record_scorer(Identity(50), sampling), {T: 30, L: 5}, inputs, tile=2)
     scores = torch.from_numpy(LOGITS[logits_rows])
     if mode.endswith("logprobs"):
         scores = torch.log_softmax(scores, dim=-1)

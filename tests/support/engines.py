@@ -6,7 +6,7 @@ import numpy as np
 
 from pelton import LLM, SamplingParams
 from pelton.core.messages import SchedulerOutput
-from pelton.core.outputs import RequestOutput
+from pelton.core.outputs import Logprob, RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 from tests.support.fakes import PoisoningPool
 
@@ -20,8 +20,10 @@ POOL_BYTES = 512 << 20
 def make_llm(monkeypatch, **kwargs) -> LLM:
     """An LLM whose blocks come in shuffled order, and hold NaN from the moment nobody may rely on them.
 
-    Its pool is small unless the caller sizes it: in shuffled order, all of its memory is soon written to.
+    Its pool is small unless the caller sizes it: in shuffled order, all of its memory is soon written to. It
+    computes in float32 unless the caller says otherwise.
     """
+    kwargs.setdefault("dtype", "float32")
     monkeypatch.setattr("pelton.kv.coordinator.BlockPool", PoisoningPool)
     if not kwargs.keys() & {"kv_cache_memory_bytes", "num_gpu_blocks_override"}:
         kwargs["kv_cache_memory_bytes"] = POOL_BYTES
@@ -65,30 +67,35 @@ def generate(llm: LLM, prompts: Mapping[str, list[int]], params: SamplingParams)
     return dict(zip(prompts, outputs, strict=True))
 
 
-def assert_all_same(outputs: Mapping[str, RequestOutput], references: Mapping[str, RequestOutput]) -> None:
-    """`assert_same_tokens` for every output; near ties may not keep more than a few tokens from being compared."""
-    num_compared = sum(assert_same_tokens(output, references[name], name) for name, output in outputs.items())
-    num_tokens = sum(len(references[name].outputs[0].token_ids) for name in outputs)
-    assert num_compared >= MIN_COMPARED * num_tokens, f"near ties: only {num_compared} of {num_tokens} were compared"
+def bits_of(output: RequestOutput) -> list[tuple]:
+    """What the user gets for every choice, floats by their bits."""
+    prompt_logprobs = _logprob_bits(output.prompt_logprobs)
+    return [
+        (
+            completion.token_ids,
+            _logprob_bits(completion.logprobs),
+            prompt_logprobs,
+            completion.text,
+            completion.finish_reason,
+            completion.stop_reason,
+        )
+        for completion in output.outputs
+    ]
 
 
-def assert_same_tokens(output: RequestOutput, reference: RequestOutput, name: str) -> int:
-    """Equal tokens, and logprobs within 1e-3, up to a position where the reference's two best are near ties.
+def _logprob_bits(positions: Sequence[Mapping[int, Logprob] | None] | None) -> list[list[tuple]] | None:
+    if positions is None:
+        return None
+    return [
+        [(token_id, entry.logprob.hex(), entry.rank) for token_id, entry in (position or {}).items()]
+        for position in positions
+    ]
 
-    Returns how many tokens were compared, all of them unless there is a near tie. Both outputs need `logprobs` of at
-    least 2.
-    """
-    mine, theirs = output.outputs[0], reference.outputs[0]
-    for position, (a, b) in enumerate(zip(mine.token_ids, theirs.token_ids, strict=False)):
-        if a != b:
-            assert gap(theirs.logprobs[position]) < NEAR_TIE, f"{name}: other token at {position}: {a}, not {b}"
-            return position
-        difference = abs(mine.logprobs[position][a].logprob - theirs.logprobs[position][a].logprob)
-        assert difference < NEAR_TIE, f"{name}: logprob differs by {difference} at {position}"
-    assert len(mine.token_ids) == len(theirs.token_ids), name
-    assert mine.text == theirs.text, name
-    assert mine.finish_reason == theirs.finish_reason, name
-    return len(theirs.token_ids)
+
+def assert_same_bits(outputs: Mapping[str, RequestOutput], references: Mapping[str, RequestOutput]) -> None:
+    """Every output is the reference of its name, bit by bit."""
+    differing = [name for name, output in outputs.items() if bits_of(output) != bits_of(references[name])]
+    assert not differing
 
 
 def assert_as_reference(
@@ -117,26 +124,6 @@ def assert_as_reference(
             assert completion.logprobs[position][token_id].rank == 1
     assert num_compared >= MIN_COMPARED * num_tokens, f"near ties: only {num_compared} of {num_tokens} were compared"
     return largest
-
-
-def assert_same_draws(outputs: Mapping[str, RequestOutput], references: Mapping[str, RequestOutput]) -> None:
-    """Equal sampled tokens, except for one request at most.
-
-    BLAS rounds differently in batches of another shape, and a random number that falls next to the boundary between
-    two tokens then draws the other one. That is rare; a wrong random stream or cache changes every request.
-    """
-    differing = [
-        name for name, output in outputs.items() if output.outputs[0].token_ids != references[name].outputs[0].token_ids
-    ]
-    assert len(differing) <= 1, differing
-    for name in outputs.keys() - set(differing):
-        mine, theirs = outputs[name].outputs[0], references[name].outputs[0]
-        assert abs(mine.cumulative_logprob - theirs.cumulative_logprob) < 1e-2, name
-
-
-def gap(position: Mapping) -> float:
-    best = sorted((entry.logprob for entry in position.values()), reverse=True)
-    return best[0] - best[1]
 
 
 def block_ids_of(trace: Sequence[SchedulerOutput], request_id: str) -> list[int]:

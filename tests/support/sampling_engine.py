@@ -17,6 +17,7 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
+from pelton.ops.interpreter import NumpyBackend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
 from pelton.runner.step_limits import StepLimits
@@ -29,6 +30,7 @@ from tests.support.tiny_llama import smollm2_tokenizer
 EOS = 2
 MAX_MODEL_LEN = 160
 MODEL_VOCAB_SIZE = BREAKING + 1
+BACKEND = NumpyBackend()
 
 
 class LogitsFromHashes(FakeModel):
@@ -50,7 +52,8 @@ class LogitsFromHashes(FakeModel):
             hidden[row] = self.logits(self._next_token(inputs, row))
             if inputs.token_ids[row] == BREAKING:
                 hidden[row, 7] = np.nan
-        return self._head.run(hidden, inputs)
+        BACKEND.run(self._head.prepare(hidden, inputs))
+        return self._head.results(len(hidden), inputs)
 
     def logits(self, digest: int) -> np.ndarray:
         return self._common + np.random.default_rng(digest).standard_normal(MODEL_VOCAB_SIZE, dtype=np.float32)
@@ -64,7 +67,7 @@ class _Worker(FakeWorker):
     def make_model(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> FakeModel:
         scheduler = self._args.scheduler
         limits = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, max_model_len, max_blocks=0)
-        head = ReplayedHead(Identity(MODEL_VOCAB_SIZE), limits, self._args.sampling)
+        head = ReplayedHead(BACKEND, Identity(MODEL_VOCAB_SIZE), limits, self._args.sampling)
         return LogitsFromHashes(groups, num_blocks, head)
 
 

@@ -2,14 +2,19 @@
 
 import math
 from collections import Counter
+from contextlib import closing
 
-from pelton.config import CacheConfig, DecoderConfig, SamplingConfig
+from pelton.config import DecoderConfig, EngineArgs
 from pelton.core.kv_spec import layer_groups
 from pelton.kv.groups import group_layers
 from pelton.kv.managers import blocks_for
+from pelton.layers import Target
 from pelton.loader import Checkpoint, load_weights
 from pelton.models import create_model, record_backbone
 from pelton.ops import Program
+from pelton.ops.interpreter import NumpyBackend
+from pelton.ops.packed_linear import DTYPES
+from pelton.runner.execution import choose_target, start_backend
 from pelton.sampling import record_head, record_scorer
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
@@ -20,12 +25,12 @@ def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     """Names and values, for people. The tensors' data is not read."""
     config = checkpoint.config
     tokenizer = load_tokenizer(checkpoint)
-    parameters = create_model(config, block_size=CacheConfig.block_size).parameters().values()
+    parameters = create_model(config, Target(NumpyBackend())).parameters().values()
     num_parameters = sum(math.prod(parameter.shape) for parameter in parameters)
     return [
         ("model", checkpoint.name),
         ("path", str(checkpoint.path)),
-        ("size", f"{size_text(checkpoint.num_bytes)} on disk, {size_text(4 * num_parameters)} in memory"),
+        ("size", f"{size_text(checkpoint.num_bytes)} on disk; in memory {_sizes(config)}"),
         ("architecture", config.architecture),
         ("parameters", f"{num_parameters / 1e6:.1f} M"),
         ("layers", str(config.num_layers)),
@@ -42,21 +47,30 @@ def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
 
 def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
     """Backbone, head and scorer as an engine with default arguments records them. Loads the weights."""
-    config = checkpoint.config
-    model = create_model(config, block_size=CacheConfig.block_size)
-    load_weights(model.parameters(), checkpoint, progress=progress)
-    groups = layer_groups(group_layers(model.kv_specs()))
-    max_blocks = blocks_for(config.max_position_embeddings, CacheConfig.block_size)
-    sampling = SamplingConfig()
-    return [
-        record_backbone(model, groups, max_blocks),
-        record_head(model, sampling),
-        record_scorer(model, sampling),
-    ]
+    config, args = checkpoint.config, EngineArgs()
+    max_blocks = blocks_for(config.max_position_embeddings, args.cache.block_size)
+    with closing(start_backend(args.execution)) as backend:
+        model = create_model(config, choose_target(args, backend))
+        load_weights(model.parameters(), checkpoint, progress=progress)
+        groups = layer_groups(group_layers(model.kv_specs()))
+        return [
+            record_backbone(model, groups, max_blocks),
+            record_head(model, args.sampling),
+            record_scorer(model, args.sampling),
+        ]
 
 
 def size_text(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _sizes(config: DecoderConfig) -> str:
+    """What the weights take, for each `dtype`."""
+    texts = []
+    for weight_format, dtype in DTYPES.items():
+        parameters = create_model(config, Target(NumpyBackend(), weight_format)).parameters().values()
+        texts.append(f"{size_text(sum(parameter.num_bytes for parameter in parameters))} as {dtype}")
+    return ", ".join(texts)
 
 
 def _windows(config: DecoderConfig) -> str:

@@ -3,6 +3,7 @@
 from pelton.config.cache import CacheConfig
 from pelton.config.decoder import DecoderConfig
 from pelton.config.engine_args import EngineArgs
+from pelton.config.execution import ExecutionConfig
 from pelton.config.model import ModelConfig
 from pelton.config.rope import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
 from pelton.config.sampling import SamplingConfig
@@ -12,6 +13,7 @@ __all__ = [
     "CacheConfig",
     "DecoderConfig",
     "EngineArgs",
+    "ExecutionConfig",
     "LinearScaling",
     "Llama3Scaling",
     "ModelConfig",

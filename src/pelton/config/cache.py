@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pelton.checks import check_choice, check_flag, check_integer
-from pelton.config.options import option
+from pelton.config.options import check_dtype, dtype_option, option
 
 HASH_ALGORITHMS = ("sha256", "builtin")
 
@@ -13,6 +13,10 @@ class CacheConfig:
     """Size and behaviour of the paged KV cache."""
 
     block_size: int = option(16, "Tokens per KV-cache block.")
+    kv_cache_dtype: str = dtype_option(
+        "Number format of keys and values in the cache: float32, bfloat16 (twice as many blocks in the same memory), "
+        "or auto: that of dtype.",
+    )
     kv_cache_memory_bytes: int | None = option(
         None,
         "Memory for the KV cache, in bytes. Default: 40 % of the memory this process may still use "
@@ -31,6 +35,7 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         check_integer("block_size", self.block_size, low=1)
+        check_dtype("kv_cache_dtype", self.kv_cache_dtype)
         if self.kv_cache_memory_bytes is not None:
             check_integer("kv_cache_memory_bytes", self.kv_cache_memory_bytes, low=1)
         if self.num_gpu_blocks_override is not None:

@@ -6,6 +6,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from pelton.config.cache import CacheConfig
+from pelton.config.execution import ExecutionConfig
 from pelton.config.model import ModelConfig
 from pelton.config.options import doc_of
 from pelton.config.sampling import SamplingConfig
@@ -16,6 +17,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "sampling": SamplingConfig,
+    "execution": ExecutionConfig,
 }
 
 
@@ -27,6 +29,7 @@ class EngineArgs:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     def __post_init__(self) -> None:
         for name, kind in _SECTIONS.items():

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from pelton.checks import check_integer
-from pelton.config.options import option
+from pelton.config.options import check_dtype, dtype_option, option
 
 _REVISION = re.compile(r"(?!/)(?!.*\.\.)\S+")
 """Git's names, roughly; none of them leads out of the folder in which a cache keeps them."""
@@ -22,6 +22,10 @@ class ModelConfig:
     revision: str | None = option(
         None, "Branch, tag or commit of a hub id. Default: the repository's main branch.", type=str
     )
+    dtype: str = dtype_option(
+        "Number format of the weights and of what goes into linear layers; sums are float32. float32, bfloat16 "
+        "(half the memory), or auto: bfloat16 with the native kernels, float32 without them.",
+    )
     max_model_len: int | None = option(
         None,
         "Longest request, prompt and output, in tokens. Default: the model's context length, "
@@ -34,5 +38,6 @@ class ModelConfig:
             raise ValueError(f"model must be a string: an alias, a path or a hub id, got {self.model!r}")
         if self.revision is not None and not (isinstance(self.revision, str) and _REVISION.fullmatch(self.revision)):
             raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
+        check_dtype("dtype", self.dtype)
         if self.max_model_len is not None:
             check_integer("max_model_len", self.max_model_len, low=2)  # a prompt and an output

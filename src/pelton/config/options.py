@@ -4,7 +4,13 @@ import math
 from dataclasses import Field, field
 from typing import Any, TypeVar
 
+from pelton.error_text import shown
+
 _T = TypeVar("_T")
+
+DTYPES = ("auto", "float32", "bfloat16")
+_REMEDIES = dict.fromkeys(("float16", "half"), "; bfloat16 takes as little memory") | {"float": "; write float32"}
+"""Other spellings and formats that users of other engines know."""
 
 
 def option(default: _T, doc: str, **cli: Any) -> _T:
@@ -14,6 +20,18 @@ def option(default: _T, doc: str, **cli: Any) -> _T:
 
 def doc_of(declared: "Field[Any]") -> str:
     return str(declared.metadata["doc"])
+
+
+def dtype_option(doc: str) -> str:
+    """A field that takes one of `DTYPES`. It is checked by `check_dtype`, which says more than the parser of flags."""
+    return option("auto", doc, metavar=f"{{{','.join(DTYPES)}}}")
+
+
+def check_dtype(name: str, value: Any) -> None:
+    """Raise ValueError unless it is one of `DTYPES`."""
+    if not isinstance(value, str) or value not in DTYPES:
+        remedy = _REMEDIES.get(value, "") if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(DTYPES)}, got {shown(value)}{remedy}")
 
 
 def check_positive(section: object, *names: str) -> None:

@@ -65,15 +65,19 @@ class LLMEngine:
         max_model_len = requested_model_len(args, config.max_position_embeddings)
         tokenizer = load_tokenizer(checkpoint)
         worker = CPUWorker(args, checkpoint, progress=progress)
-        core = EngineCore(args, UniprocExecutor(worker), max_model_len)
-        input_processor = InputProcessor(
-            args,
-            tokenizer,
-            config.eos_token_ids,
-            config.vocab_size,
-            core.max_model_len,
-            logits_processors=logits_processors,
-        )
+        try:
+            core = EngineCore(args, UniprocExecutor(worker), max_model_len)
+            input_processor = InputProcessor(
+                args,
+                tokenizer,
+                config.eos_token_ids,
+                config.vocab_size,
+                core.max_model_len,
+                logits_processors=logits_processors,
+            )
+        except BaseException:
+            worker.shutdown()
+            raise
         return cls(
             InprocClient(core),
             input_processor,

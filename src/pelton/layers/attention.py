@@ -8,6 +8,7 @@ from pelton.core.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpe
 from pelton.layers.linear import Linear
 from pelton.layers.parameter import Parameter
 from pelton.layers.rotary import Rotation
+from pelton.layers.target import Target
 from pelton.ops import KVCacheLayer, QKNorm, Recorder, Value
 
 
@@ -33,22 +34,22 @@ class Attention:
     """
 
     def __init__(
-        self, name: str, config: DecoderConfig, *, window: int | None, block_size: int, qk_norm: bool = False
+        self, name: str, config: DecoderConfig, target: Target, *, window: int | None, qk_norm: bool = False
     ) -> None:
         heads, kv_heads, head_size = config.num_heads, config.num_kv_heads, config.head_size
         q_size, kv_size = heads * head_size, kv_heads * head_size
         parts = [(f"{name}.q", q_size), (f"{name}.k", kv_size), (f"{name}.v", kv_size)]
-        self._qkv = Linear(parts, config.hidden_size, bias=config.attention_bias)
+        self._qkv = Linear(parts, config.hidden_size, target, bias=config.attention_bias)
         self._norms = [Parameter(f"{name}.{part}_norm", (head_size,)) for part in "qk"] if qk_norm else []
-        self._output = Linear([(f"{name}.o", config.hidden_size)], q_size, bias=config.attention_output_bias)
+        self._output = Linear([(f"{name}.o", config.hidden_size)], q_size, target, bias=config.attention_output_bias)
         self._config = config
         self.window = window
-        self.kv_cache = KVCacheLayer(name, num_kv_heads=kv_heads, block_size=block_size, head_size=head_size)
+        self._out_dtype = target.activation_dtype
+        shape = target.block_size, kv_heads, head_size, target.kv_cache_dtype
         self.kv_spec: KVCacheSpec = (
-            FullAttentionSpec(block_size, kv_heads, head_size, "float32")
-            if window is None
-            else SlidingWindowSpec(block_size, kv_heads, head_size, "float32", window)
+            FullAttentionSpec(*shape) if window is None else SlidingWindowSpec(*shape, window=window)
         )
+        self.kv_cache = _kv_cache(name, self.kv_spec)
 
     def parameters(self) -> Iterator[Parameter]:
         yield from self._qkv.parameters()
@@ -74,5 +75,17 @@ class Attention:
             scale=self._config.attention_scale,
             window=self.window,
             softcap=self._config.attention_softcap,
+            out_dtype=self._out_dtype,
         )
         return self._output(op, attended, residual)
+
+
+def _kv_cache(name: str, spec: KVCacheSpec) -> KVCacheLayer:
+    """The operators' handle of a layer with this spec."""
+    return KVCacheLayer(
+        name,
+        num_kv_heads=spec.num_kv_heads,
+        block_size=spec.block_size,
+        head_size=spec.head_size,
+        dtype=spec.dtype,
+    )

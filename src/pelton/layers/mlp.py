@@ -3,19 +3,20 @@
 from collections.abc import Iterator
 
 from pelton.config import DecoderConfig
-from pelton.layers.linear import Linear
+from pelton.layers.linear import Linear, LinearWeight
 from pelton.layers.parameter import Parameter
+from pelton.layers.target import Target
 from pelton.ops import Activation, Recorder, Value
 
 
 class GatedMLP:
     """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, name: str, config: DecoderConfig, activation: Activation = "silu") -> None:
+    def __init__(self, name: str, config: DecoderConfig, target: Target, activation: Activation = "silu") -> None:
         hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         parts = [(f"{name}.gate", intermediate), (f"{name}.up", intermediate)]
-        self._gate_up = Linear(parts, hidden, bias=bias)
-        self._down = Linear([(f"{name}.down", hidden)], intermediate, bias=bias)
+        self._gate_up = LinearWeight(parts, hidden, target, bias=bias, gated=True)
+        self._down = Linear([(f"{name}.down", hidden)], intermediate, target, bias=bias)
         self._activation = activation
 
     def parameters(self) -> Iterator[Parameter]:
@@ -24,4 +25,4 @@ class GatedMLP:
 
     def __call__(self, op: Recorder, x: Value, residual: Value | None = None) -> Value:
         """x [T, E] -> the layer's output, plus the residual [T, E]."""
-        return self._down(op, op.gated_activation(self._gate_up(op, x), self._activation), residual)
+        return self._down(op, op.gated_linear(x, self._gate_up.packed, self._activation), residual)

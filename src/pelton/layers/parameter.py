@@ -1,21 +1,36 @@
 """Weights that a checkpoint provides."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from pelton.ops.arrays import AnyArray, Float32
+from pelton.ops.packed_linear import DTYPES
 
 
 class Parameter:
     """One named tensor of the model, loaded once."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], on_load: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        on_load: Callable[[], None] | None = None,
+        weight_format: str = "fp32",
+    ) -> None:
         self.name = name
         self.shape = shape
+        self.format = weight_format
+        """How its owner keeps it once it is loaded: `fp32` or `bf16`."""
         self.is_loaded = False
         self._array: Float32 | None = None
         self._on_load = on_load
+
+    @property
+    def num_bytes(self) -> int:
+        """What its owner keeps of it, the padding of packed weights aside."""
+        return math.prod(self.shape) * np.dtype(DTYPES[self.format]).itemsize
 
     def load(self, array: AnyArray) -> None:
         """Take a float32 array, without a copy where its memory is laid out in order.

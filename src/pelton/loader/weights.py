@@ -1,10 +1,14 @@
 """Loading a checkpoint's tensors into a model's parameters."""
 
 import logging
+import math
 import re
 import time
 import tomllib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -21,6 +25,11 @@ from pelton.ops.arrays import Float32
 
 logger = logging.getLogger(__name__)
 
+_NUM_READERS = 2
+"""Threads that read and dequantize beside the one that packs."""
+_MAX_BYTES_AHEAD = 256 << 20
+"""Read and not yet used; a tensor that is larger comes alone."""
+
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -32,6 +41,14 @@ class Parameter(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def format(self) -> str:
+        """How the model keeps it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What that takes."""
 
     def load(self, array: Float32) -> None: ...
 
@@ -102,25 +119,61 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     names = WeightNames(checkpoint.config, checkpoint.format)
     _check(parameters, checkpoint, names)
     _check_copies(checkpoint, names)
-    num_elements = 0
-    items = parameters.items()
-    for name, parameter in tqdm(items, desc="Loading weights") if progress else items:
-        array = names.restore(name, checkpoint.read(names.foreign(name)))
-        try:
-            _check_finite(array)
-            parameter.load(array)
-        except ValueError as error:
-            raise ValueError(f"{checkpoint.path}: tensor {names.foreign(name)} is not usable: {error}") from None
-        num_elements += array.size
+    arrays = _read_ahead(parameters.values(), checkpoint, names)
+    with closing(arrays), tqdm(total=len(parameters), desc="Loading weights", disable=not progress) as bar:
+        for parameter, array in zip(parameters.values(), arrays, strict=True):
+            with _named(checkpoint, names.foreign(parameter.name)):
+                parameter.load(array)
+            bar.update()
     logger.info(
-        "Loaded %s: %s, %.4g M parameters, %.4g MB on disk, %.4g MB as float32, in %.2f s",
+        "Loaded %s: %s, %.4g M parameters, %.4g MB on disk, %.4g MB as %s, in %.2f s",
         checkpoint.name,
         checkpoint.config.architecture,
-        num_elements / 1e6,
+        sum(math.prod(parameter.shape) for parameter in parameters.values()) / 1e6,
         checkpoint.num_bytes / 1e6,
-        num_elements * 4 / 1e6,
+        sum(parameter.num_bytes for parameter in parameters.values()) / 1e6,
+        " and ".join(sorted({parameter.format for parameter in parameters.values()})),
         time.perf_counter() - started,
     )
+
+
+def _read_ahead(
+    parameters: Iterable[Parameter], checkpoint: Checkpoint, names: WeightNames
+) -> Generator[Float32, None, None]:
+    """The parameters' arrays, in order. While one is used, other threads read the next few."""
+
+    def read(name: str) -> Float32:
+        foreign = names.foreign(name)
+        array = names.restore(name, checkpoint.read(foreign))
+        with _named(checkpoint, foreign):
+            _check_finite(array)
+        return array
+
+    pending: deque[Future[Float32]] = deque()
+    sizes: deque[int] = deque()  # in bytes, of those pending
+    pool = ThreadPoolExecutor(_NUM_READERS, "pelton-loader")
+    try:
+        for parameter in parameters:
+            size = 4 * math.prod(parameter.shape)
+            # As long as there is room for this one, the first of those before it need not be waited for.
+            while pending and (len(pending) > _NUM_READERS or sum(sizes) + size > _MAX_BYTES_AHEAD):
+                yield pending.popleft().result()
+                sizes.popleft()
+            pending.append(pool.submit(read, parameter.name))
+            sizes.append(size)
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _named(checkpoint: Checkpoint, tensor: str) -> Iterator[None]:
+    """Say in a ValueError which tensor it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.path}: tensor {tensor} is not usable: {error}") from None
 
 
 def deinterleave(weight: Float32, num_heads: int) -> Float32:

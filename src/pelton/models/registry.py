@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pelton.config import DecoderConfig
 from pelton.core.kv_spec import KVCacheSpec
-from pelton.layers import Parameter
+from pelton.layers import Parameter, Target
 from pelton.models.batch import BatchInputs
 from pelton.ops import KVCacheLayer, Recorder, Value
 
@@ -22,6 +22,7 @@ class Model(Protocol):
     """What every model offers; see `Decoder`."""
 
     config: DecoderConfig
+    activation_dtype: str
 
     def parameters(self) -> dict[str, Parameter]: ...
 
@@ -32,13 +33,13 @@ class Model(Protocol):
 
     def forward(self, op: Recorder, batch: BatchInputs) -> Value: ...
 
-    def head(self, op: Recorder, rows: Value) -> Value: ...
+    def head(self, op: Recorder, rows: Value, is_wanted: Value) -> tuple[Value, Value]: ...
 
 
-def create_model(config: DecoderConfig, *, block_size: int) -> Model:
+def create_model(config: DecoderConfig, target: Target) -> Model:
     """The model of `config.architecture`, without weights. Raises ValueError for an unknown architecture."""
     name = config.architecture
     if name not in _MODELS:
         raise ValueError(f"unknown architecture {name!r}; there are: {', '.join(sorted(_MODELS))}")
-    model: Model = getattr(import_module(_MODELS[name]), name)(config, block_size=block_size)
+    model: Model = getattr(import_module(_MODELS[name]), name)(config, target)
     return model

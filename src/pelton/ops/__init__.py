@@ -1,15 +1,16 @@
 """The operator set, and programs over it."""
 
+from pelton.ops.backend import Backend, CompiledProgram, Run
+from pelton.ops.backends import create_backend
 from pelton.ops.dims import C1, R1, B, C, Dim, L, M, P, R, T, mask_words
-from pelton.ops.interpreter import Interpreter
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.logits_hook import LogitsHook
-from pelton.ops.packed_linear import PackedLinear, pack_linear
+from pelton.ops.packed_linear import PackedLinear, pack_rows
 from pelton.ops.program import Program, Value
 from pelton.ops.qk_norm import QKNorm
 from pelton.ops.recorder import Recorder
-from pelton.ops.reference.gated_activation import Activation
-from pelton.ops.reference.sample import INVALID_LOGITS, NO_CANDIDATE
+from pelton.ops.reference.activations import Activation
+from pelton.ops.reference.best_ids import INVALID_LOGITS, NO_CANDIDATE
 
 __all__ = [
     "C1",
@@ -18,9 +19,10 @@ __all__ = [
     "R1",
     "Activation",
     "B",
+    "Backend",
     "C",
+    "CompiledProgram",
     "Dim",
-    "Interpreter",
     "KVCacheLayer",
     "L",
     "LogitsHook",
@@ -31,8 +33,10 @@ __all__ = [
     "QKNorm",
     "R",
     "Recorder",
+    "Run",
     "T",
     "Value",
+    "create_backend",
     "mask_words",
-    "pack_linear",
+    "pack_rows",
 ]

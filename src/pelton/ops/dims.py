@@ -34,15 +34,15 @@ R1 = R + 1
 L = Dim("L")
 """Rows whose logits are needed."""
 C = Dim("C")
-"""Rows whose logits are edited before sampling."""
+"""Edits: what is done to the logits of one row before sampling."""
 C1 = C + 1
-"""Bounds between edited rows."""
+"""Bounds between edits."""
 M = Dim("M")
 """Masks of allowed tokens."""
 B = Dim("B")
-"""Entries of the edited rows' biases."""
+"""Entries of the edits' biases."""
 P = Dim("P")
-"""Entries of the edited rows' penalties."""
+"""Entries of the edits' penalties."""
 
 
 def mask_words(vocab_size: int) -> int:

@@ -13,7 +13,7 @@ from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.program import Argument, Launch, Program, Value
 from pelton.ops.qk_norm import QKNorm
-from pelton.ops.reference.gated_activation import Activation
+from pelton.ops.reference.activations import Activation
 
 
 class Recorder:
@@ -39,21 +39,23 @@ class Recorder:
         """The program recorded so far, with these outputs."""
         return Program(self._name, dict(self._inputs), dict(outputs), tuple(self._launches))
 
-    def embed(self, token_ids: Value, table: Float32, scale: float = 1.0) -> Value:
+    def embed(self, token_ids: Value, table: PackedLinear, scale: float = 1.0) -> Value:
         return self._one(operators.EMBED, token_ids, table, scale)
 
-    def rms_norm(self, x: Value, weight: Float32, eps: float, residual: Value | None = None) -> Value:
-        return self._one(operators.RMS_NORM, x, weight, eps, residual)
+    def rms_norm(
+        self, x: Value, weight: Float32, eps: float, residual: Value | None = None, out_dtype: str = "float32"
+    ) -> Value:
+        return self._one(operators.RMS_NORM, x, weight, eps, residual, out_dtype)
 
     def linear(self, x: Value, weight: PackedLinear, residual: Value | None = None) -> Value:
         return self._one(operators.LINEAR, x, weight, residual)
 
-    def gated_activation(self, gate_up: Value, activation: Activation) -> Value:
-        return self._one(operators.GATED_ACTIVATION, gate_up, activation)
+    def gated_linear(self, x: Value, weight: PackedLinear, activation: Activation) -> Value:
+        return self._one(operators.GATED_LINEAR, x, weight, activation)
 
     def rotary(self, positions: Value, frequencies: Float32, factor: float = 1.0) -> tuple[Value, Value]:
         """cos and sin."""
-        cos, sin = self._launch(operators.ROTARY, positions, frequencies, factor)
+        cos, sin = self.launch(operators.ROTARY, positions, frequencies, factor)
         return cos, sin
 
     def rope_and_cache(
@@ -78,22 +80,26 @@ class Recorder:
         scale: float,
         window: int | None,
         softcap: float | None,
+        out_dtype: str = "float32",
     ) -> Value:
-        return self._one(operators.ATTENTION, q, cache, block_table, query_start, seq_lens, scale, window, softcap)
+        batch = block_table, query_start, seq_lens
+        return self._one(operators.ATTENTION, q, cache, *batch, scale, window, softcap, out_dtype)
 
     def gather_rows(self, x: Value, rows: Value) -> Value:
         return self._one(operators.GATHER_ROWS, x, rows)
 
-    def softcap(self, x: Value, cap: float) -> Value:
-        return self._one(operators.SOFTCAP, x, cap)
+    def logits(self, x: Value, weight: PackedLinear, softcap: float | None, is_wanted: Value) -> tuple[Value, Value]:
+        """Logits, and the most likely token of each row."""
+        logits, best_ids = self.launch(operators.LOGITS, x, weight, softcap, is_wanted)
+        return logits, best_ids
 
-    def process_logits(self, logits: Value, rows: Value, hook: LogitsHook) -> Value:
-        return self._one(operators.PROCESS_LOGITS, logits, rows, hook)
+    def process_logits(self, logits: Value, edit_index: Value, hook: LogitsHook) -> Value:
+        return self._one(operators.PROCESS_LOGITS, logits, edit_index, hook)
 
     def edit_logits(
         self,
         logits: Value,
-        rows: Value | None,
+        edit_index: Value,
         mask_index: Value,
         masks: Value,
         bias_start: Value,
@@ -104,7 +110,7 @@ class Recorder:
         penalty_counts: Value,
         penalties: Value,
     ) -> Value:
-        masked = rows, mask_index, masks
+        masked = edit_index, mask_index, masks
         biased = bias_start, bias_ids, bias
         penalized = penalty_start, penalty_ids, penalty_counts, penalties
         return self._one(operators.EDIT_LOGITS, logits, *masked, *biased, *penalized)
@@ -112,29 +118,29 @@ class Recorder:
     def sample(
         self,
         logits: Value,
+        best_ids: Value,
         edited: Value,
-        edited_index: Value,
+        edit_index: Value,
         warpers: Value,
         seed: Value,
         choice: Value,
         position: Value,
     ) -> Value:
-        return self._one(operators.SAMPLE, logits, edited, edited_index, warpers, seed, choice, position)
+        return self._one(operators.SAMPLE, logits, best_ids, edited, edit_index, warpers, seed, choice, position)
 
-    def warp_logits(self, logits: Value, edited: Value, edited_index: Value, warpers: Value) -> Value:
-        return self._one(operators.WARP_LOGITS, logits, edited, edited_index, warpers)
+    def warp_logits(
+        self, logits: Value, edited: Value, edit_index: Value, warpers: Value, num_logprobs: Value
+    ) -> Value:
+        return self._one(operators.WARP_LOGITS, logits, edited, edit_index, warpers, num_logprobs)
 
     def logprobs(
         self, logits: Value, token_ids: Value, num_logprobs: Value, max_logprobs: int, normalize: bool
     ) -> tuple[Value, ...]:
         """The given tokens' log probabilities, their ranks, the most likely tokens and theirs."""
-        return self._launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs, normalize)
+        return self.launch(operators.LOGPROBS, logits, token_ids, num_logprobs, max_logprobs, normalize)
 
-    def _one(self, operator: Operator, *arguments: Argument) -> Value:
-        (output,) = self._launch(operator, *arguments)
-        return output
-
-    def _launch(self, operator: Operator, *arguments: Argument) -> tuple[Value, ...]:
+    def launch(self, operator: Operator, *arguments: Argument) -> tuple[Value, ...]:
+        """Append a launch of any operator. -> its outputs"""
         try:
             specs = operator.infer(*arguments)
         except ValueError as error:
@@ -142,6 +148,10 @@ class Recorder:
         outputs = tuple(self._value(*spec) for spec in specs)
         self._launches.append(Launch(operator, arguments, outputs))
         return outputs
+
+    def _one(self, operator: Operator, *arguments: Argument) -> Value:
+        (output,) = self.launch(operator, *arguments)
+        return output
 
     def _value(self, name: str, shape: Shape, dtype: str) -> Value:
         self._num_values += 1

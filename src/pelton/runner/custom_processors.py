@@ -22,10 +22,10 @@ class RowFunction:
 
 @dataclass(slots=True)
 class ProcessorCall:
-    """One edited row and the functions that change it, in this order."""
+    """One edit and the functions that it consists of, in this order."""
 
     index: int
-    """Among the step's edited rows."""
+    """Among the step's edits."""
     functions: Sequence[RowFunction]
     prompt_ids: Int32
     output_ids: Int32
@@ -57,20 +57,20 @@ class CustomProcessors:
     """The `LogitsHook` of the head program."""
 
     def __init__(self) -> None:
-        self._calls: Sequence[ProcessorCall] = ()
+        self._calls: dict[int, ProcessorCall] = {}
         self.errors: dict[int, str] = {}
-        """Edited rows of the last step that failed, with the reason."""
+        """Edits of the last step that failed, with the reason."""
 
     def prepare(self, calls: Sequence[ProcessorCall]) -> None:
-        """What the next `apply` does."""
-        self._calls, self.errors = calls, {}
+        """What a step does, in one or more calls of `apply`."""
+        self._calls, self.errors = {call.index: call for call in calls}, {}
 
-    def apply(self, logits: Float32) -> None:
-        """Change the edited rows, logits [C, V], in place."""
-        for call in self._calls:
-            row = logits[call.index]
-            if not _is_usable(row):
-                continue  # the model's fault, which the sampler finds
+    def apply(self, logits: Float32, edit_index: Int32) -> None:
+        """Change the rows of logits [l, V] whose edits have functions, in place."""
+        for row, index in zip(logits, edit_index.tolist(), strict=True):
+            call = self._calls.get(index)
+            if call is None or not _is_usable(row):
+                continue  # logits that are broken are the model's fault, which the sampler finds
             for function in call.functions:
                 try:
                     changed = function.process(call.prompt_ids, call.output_ids, row)
@@ -79,7 +79,7 @@ class CustomProcessors:
                     if not _is_usable(row):
                         raise ValueError("it made logits that are NaN or infinity")
                 except Exception as error:  # the user's code, at the cost of this request only
-                    self.errors[call.index] = f"the logits processor {function.name} failed: {described(error)}"
+                    self.errors[index] = f"the logits processor {function.name} failed: {described(error)}"
                     break
 
 

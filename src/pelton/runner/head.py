@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pelton.config import SamplingConfig
-from pelton.ops import B, C, Interpreter, L, M, P, T
-from pelton.ops.arrays import AnyArray, Float32
+from pelton.ops import B, Backend, C, Dim, L, M, P, Run, T
+from pelton.ops.arrays import Activations, AnyArray
 from pelton.runner.custom_processors import CustomProcessors
 from pelton.runner.input_batch import StepInputs
 from pelton.runner.prompt_scoring import ScoringInputs
@@ -18,14 +18,15 @@ from pelton.sampling import record_head, record_scorer
 from pelton.sampling.head import LogitsModel
 from pelton.sampling_params import MAX_LOGIT_BIASES
 
-MAX_SCORED_ROWS = 64
-"""Most prompt tokens that are scored at once: a tile of logits, never a whole prompt's."""
+ROW_TILE = 64
+"""Rows whose logits are computed at a time. With more, a vocabulary's logits fill memory (64 rows of Gemma's are 67 MB);
+with fewer, a head's weights are read more often."""
 
 
 class ReplayedHead:
-    """A model's head and scorer, recorded once for steps of any size."""
+    """A model's head and scorer, compiled once for steps of any size."""
 
-    def __init__(self, model: LogitsModel, limits: StepLimits, sampling: SamplingConfig) -> None:
+    def __init__(self, backend: Backend, model: LogitsModel, limits: StepLimits, sampling: SamplingConfig) -> None:
         vocab_size, rows = model.config.vocab_size, limits.max_num_seqs
         self._processors = CustomProcessors() if sampling.logits_processors else None
         sizes = {
@@ -36,49 +37,62 @@ class ReplayedHead:
             B: rows * min(vocab_size, MAX_LOGIT_BIASES),
             P: rows * min(vocab_size, limits.max_model_len),
         }
-        self._head = Interpreter(record_head(model, sampling, self._processors), sizes)
-        self._num_scored_rows = min(MAX_SCORED_ROWS, limits.max_num_tokens)
-        self._scorer = Interpreter(record_scorer(model, sampling), sizes | {L: self._num_scored_rows})
+        self._head = backend.compile(record_head(model, sampling, self._processors), sizes, (L, ROW_TILE))
+        scored = sizes | {L: limits.max_num_tokens}
+        self._scorer = backend.compile(record_scorer(model, sampling), scored, (L, ROW_TILE))
 
-    def run(self, hidden: Float32, inputs: StepInputs) -> StepResults:
-        """Sample and score from the hidden states [T, E] of a step. The results are valid until the next run.
+    def prepare(self, hidden: Activations, inputs: StepInputs) -> list[Run]:
+        """What samples and scores from the hidden states [T, E] of a step.
 
         With no logits row (every request has more prompt to come) the head's launches have nothing to do.
         """
-        sizes = {
-            T: len(hidden),
-            L: len(inputs.logits_rows),
-            C: len(inputs.edits.edited_rows),
-            M: len(inputs.edits.masks),
-            B: len(inputs.edits.bias_ids),
-            P: len(inputs.edits.penalty_ids),
-        }
         if self._processors is not None:
             self._processors.prepare(inputs.processor_calls)
         operands = {"hidden": hidden, "logits_rows": inputs.logits_rows}
-        outputs = self._head.run(sizes, operands | _fields(inputs.sampling) | _fields(inputs.edits))
-        scored = None if inputs.scoring is None else self._score(hidden, inputs.scoring)
+        operands |= _fields(inputs.sampling) | inputs.edits.operands()
+        runs = [Run(self._head, _head_sizes(len(hidden), inputs), operands)]
+        if inputs.scoring is not None:
+            sizes = _scorer_sizes(len(hidden), inputs.scoring)
+            runs.append(Run(self._scorer, sizes, _scorer_operands(hidden, inputs.scoring)))
+        return runs
+
+    def results(self, num_tokens: int, inputs: StepInputs) -> StepResults:
+        """What the runs of a step have left; valid until the next."""
+        outputs = self._head.outputs(_head_sizes(num_tokens, inputs))
+        scored = None
+        if inputs.scoring is not None:
+            scored = _logprob_rows(self._scorer.outputs(_scorer_sizes(num_tokens, inputs.scoring)))
         results = StepResults(outputs["token_ids"], _logprob_rows(outputs), scored)
         if self._processors is not None:
             errors = self._processors.errors.items()
-            results.processor_errors = {int(inputs.edits.edited_rows[index]): error for index, error in errors}
+            results.processor_errors = {int(inputs.edits.rows[index]): error for index, error in errors}
         return results
 
-    def _score(self, hidden: Float32, scoring: ScoringInputs) -> LogprobRows:
-        """Log probabilities of prompt tokens, a tile at a time."""
-        tiles = []
-        for start in range(0, len(scoring.logits_rows), self._num_scored_rows):
-            tile = slice(start, start + self._num_scored_rows)
-            operands = {
-                "hidden": hidden,
-                "logits_rows": scoring.logits_rows[tile],
-                "token_ids": scoring.token_ids[tile],
-                "num_logprobs": scoring.num_logprobs[tile],
-            }
-            outputs = self._scorer.run({T: len(hidden), L: len(operands["logits_rows"])}, operands)
-            # Outputs are views that the next run overwrites.
-            tiles.append({name: output.copy() for name, output in outputs.items()})
-        return _logprob_rows({name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]})
+
+def _head_sizes(num_tokens: int, inputs: StepInputs) -> dict[Dim, int]:
+    edits = inputs.edits
+    return {
+        T: num_tokens,
+        L: len(inputs.logits_rows),
+        C: len(edits.rows),
+        M: len(edits.masks),
+        B: len(edits.bias_ids),
+        P: len(edits.penalty_ids),
+    }
+
+
+def _scorer_sizes(num_tokens: int, scoring: ScoringInputs) -> dict[Dim, int]:
+    return {T: num_tokens, L: len(scoring.logits_rows)}
+
+
+def _scorer_operands(hidden: Activations, scoring: ScoringInputs) -> dict[str, AnyArray]:
+    return {
+        "hidden": hidden,
+        "logits_rows": scoring.logits_rows,
+        "is_wanted": np.ones(len(scoring.logits_rows), np.int32),
+        "token_ids": scoring.token_ids,
+        "num_logprobs": scoring.num_logprobs,
+    }
 
 
 def _fields(inputs: Any) -> dict[str, AnyArray]:

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from pelton.core.kv_spec import KVCacheGroup, layer_groups
 from pelton.models import Model, record_backbone
-from pelton.ops import Interpreter, R, T
+from pelton.ops import Backend, R, Run, T
 from pelton.ops.arrays import AnyArray
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
@@ -15,25 +13,29 @@ from pelton.runner.step_results import StepResults
 
 
 class ReplayedModel:
-    """A model's backbone, recorded once for steps of any size, its head, and the KV cache's memory.
+    """A model's backbone, compiled once for steps of any size, its head, and the KV cache's memory.
 
     The i-th layers of all groups share one storage array, for a block id belongs to one group at a time.
     """
 
     def __init__(
         self,
+        backend: Backend,
         model: Model,
         groups: Sequence[KVCacheGroup],
         num_blocks: int,
         limits: StepLimits,
         head: ReplayedHead,
     ) -> None:
-        _bind_storage(model, groups, num_blocks)
+        _bind_storage(backend, model, groups, num_blocks)
         sizes = {T: limits.max_num_tokens, R: limits.max_num_seqs}
-        self._backbone = Interpreter(record_backbone(model, layer_groups(groups), limits.max_blocks), sizes)
+        program = record_backbone(model, layer_groups(groups), limits.max_blocks)
+        self._backend = backend
+        self._backbone = backend.compile(program, sizes)
         self._head = head
 
     def run(self, inputs: StepInputs) -> StepResults:
+        """One native call, unless logits processors of the user's own have to be called in between."""
         sizes = {T: len(inputs.token_ids), R: len(inputs.seq_lens)}
         arrays: dict[str, AnyArray] = {
             "token_ids": inputs.token_ids,
@@ -44,16 +46,16 @@ class ReplayedModel:
         for group, (slots, table) in enumerate(zip(inputs.slot_mapping, inputs.block_tables, strict=True)):
             arrays[f"slot_mapping.{group}"] = slots
             arrays[f"block_table.{group}"] = table
-        hidden = self._backbone.run(sizes, arrays)["hidden"]
-        return self._head.run(hidden, inputs)
+        hidden = self._backbone.outputs(sizes)["hidden"]
+        self._backend.run([Run(self._backbone, sizes, arrays), *self._head.prepare(hidden, inputs)])
+        return self._head.results(len(hidden), inputs)
 
 
-def _bind_storage(model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
+def _bind_storage(backend: Backend, model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
     block_bytes = groups[0].spec.block_bytes  # the same in all groups
-    # The system maps zeroed pages only when they are first written.
-    storage = [np.zeros(num_blocks * block_bytes, np.uint8) for _ in range(max(len(g.layers) for g in groups))]
+    storage = [backend.zeros(num_blocks * block_bytes) for _ in range(max(len(g.layers) for g in groups))]
     for group in groups:
         spec = group.spec
         shape = (num_blocks, 2, spec.num_kv_heads, spec.block_size, spec.head_size)
         for memory, layer in zip(storage, group.layers, strict=False):
-            model.kv_layers[layer].bind(memory.view(spec.dtype).reshape(shape))
+            model.kv_layers[layer].bind(memory.view(spec.dtype).reshape(shape), backend.cache_layout)

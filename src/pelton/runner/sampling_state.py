@@ -1,7 +1,7 @@
 """How the requests of a batch are sampled: parameters by row, and one step's operands cut from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pelton.core.messages import EngineCoreRequest
 from pelton.ops import mask_words
-from pelton.ops.arrays import Float32, Int32, Int64, UInt32, UInt64
+from pelton.ops.arrays import AnyArray, Float32, Int32, Int64, UInt32, UInt64
 from pelton.runner.custom_processors import ProcessorCall, make_functions
 from pelton.runner.row_edits import RowEdits, needs_edits, within_float32
 from pelton.sampling.logits_processor import LogitsProcessor
@@ -19,17 +19,17 @@ N = TypeVar("N", bound=np.generic)
 
 @dataclass(slots=True)
 class EditInputs:
-    """What is done to the logits of C of the step's rows before sampling; see the operator `edit_logits`.
+    """Which of the step's L logits rows are needed, and what is done to C of them before sampling.
 
-    Names are those of the head program's inputs.
+    Names are those of the head program's inputs; see the operators `logits` and `edit_logits`.
     """
 
-    edited_index: Int32
-    """[L] index of each logits row among the edited ones, or -1."""
-    edited_rows: Int32
-    """[C] logits rows."""
+    is_wanted: Int32
+    """[L] 0 where nothing but the most likely token is needed."""
+    edit_index: Int32
+    """[L] index of the row's edit, or -1. Edits are numbered in the order of their rows."""
     mask_index: Int32
-    """[C] index of the row's mask, or -1."""
+    """[C] index of the edit's mask, or -1."""
     masks: UInt32
     """[M, ceil(V / 32)] bits of the tokens that are allowed."""
     bias_start: Int32
@@ -46,6 +46,15 @@ class EditInputs:
     """[P] occurrences in the output."""
     penalties: Float32
     """[C, 3] repetition, frequency, presence."""
+
+    @property
+    def rows(self) -> Int64:
+        """[C] the logits row of each edit."""
+        return np.flatnonzero(self.edit_index >= 0)
+
+    def operands(self) -> dict[str, AnyArray]:
+        """What the head program takes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(slots=True)
@@ -68,7 +77,7 @@ class SamplingInputs:
 class _EditedRow:
     """A logits row that is edited."""
 
-    index: int
+    logits_row: int
     edits: RowEdits
     prompt_ids: Int32
     output_ids: Int32
@@ -87,7 +96,8 @@ class SamplingState:
         self._num_logprobs = np.zeros(max_num_seqs, np.int32)
         self._num_prompt_tokens = np.zeros(max_num_seqs, np.int32)
         self._edits: dict[int, RowEdits] = {}
-        self._no_edits = self._edit_inputs(0, [])
+        no_rows = np.zeros(0, np.int32)
+        self._no_edits = self._edit_inputs(no_rows, no_rows, [])
 
     def set_row(self, row: int, message: EngineCoreRequest) -> None:
         """A request takes a row."""
@@ -126,14 +136,18 @@ class SamplingState:
     def edits(self, rows: Int64, positions: Int64, token_ids: Int32) -> tuple[EditInputs, list[ProcessorCall]]:
         """The same for edits; `token_ids` are the tokens of all rows of the batch."""
         edited = self._edited_rows(rows, positions, token_ids) if self._edits else []
+        edit_index = np.full(len(rows), -1, np.int32)
+        edit_index[[row.logits_row for row in edited]] = np.arange(len(edited))
+        is_plain = (self._warpers[rows, 0] == 0.0) & (self._num_logprobs[rows] < 0) & (edit_index < 0)
+        is_wanted = (~is_plain).astype(np.int32)
         if not edited:
-            return replace(self._no_edits, edited_index=np.full(len(rows), -1, np.int32)), []
+            return replace(self._no_edits, is_wanted=is_wanted, edit_index=edit_index), []
         calls = [
             ProcessorCall(index, row.edits.functions, row.prompt_ids, row.output_ids)
             for index, row in enumerate(edited)
             if row.edits.functions
         ]
-        return self._edit_inputs(len(rows), edited), calls
+        return self._edit_inputs(is_wanted, edit_index, edited), calls
 
     def _edited_rows(self, rows: Int64, positions: Int64, token_ids: Int32) -> list[_EditedRow]:
         edited = []
@@ -149,17 +163,14 @@ class SamplingState:
                     edited.append(_EditedRow(index, edits, token_ids[row, :start], output_ids, mask))
         return edited
 
-    def _edit_inputs(self, num_rows: int, edited: Sequence[_EditedRow]) -> EditInputs:
-        edited_rows = np.array([row.index for row in edited], np.int32)
-        edited_index = np.full(num_rows, -1, np.int32)
-        edited_index[edited_rows] = np.arange(len(edited))
+    def _edit_inputs(self, is_wanted: Int32, edit_index: Int32, edited: Sequence[_EditedRow]) -> EditInputs:
         masks = [row.mask for row in edited if row.mask is not None]
         has_mask = np.array([row.mask is not None for row in edited], bool)
         bias_start, bias_ids, bias = _joined([row.edits.biases for row in edited], np.float32)
         penalty_start, penalty_ids, penalty_counts = _joined(_counts(edited), np.int32)
         return EditInputs(
-            edited_index=edited_index,
-            edited_rows=edited_rows,
+            is_wanted=is_wanted,
+            edit_index=edit_index,
             mask_index=np.where(has_mask, np.cumsum(has_mask) - 1, -1).astype(np.int32),
             masks=np.array(masks, np.uint32).reshape(len(masks), mask_words(self._vocab_size)),
             bias_start=bias_start,

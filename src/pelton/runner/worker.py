@@ -1,13 +1,15 @@
 """A worker: loads the model, owns the KV cache's memory, runs steps."""
 
 from collections.abc import Sequence
+from logging import getLogger
 from typing import Protocol
 
 from pelton.config import EngineArgs
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
-from pelton.models import create_model
+from pelton.models import Model, create_model
+from pelton.runner.execution import choose_target, start_backend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.memory import available_memory
@@ -16,6 +18,8 @@ from pelton.runner.replay import ReplayedModel
 from pelton.runner.sampling_state import SamplingState
 from pelton.runner.step_limits import StepLimits
 from pelton.sampling.logits_processor import make_logits_processors
+
+logger = getLogger(__name__)
 
 
 class Worker(Protocol):
@@ -38,12 +42,28 @@ class CPUWorker:
     def __init__(self, args: EngineArgs, checkpoint: Checkpoint, *, progress: bool = False) -> None:
         self._args = args
         self._processors = make_logits_processors(args.sampling.logits_processors)
-        self._model = create_model(checkpoint.config, block_size=args.cache.block_size)
+        self._runner: ModelRunner | None = None
+        self._backend = start_backend(args.execution)
         try:
-            load_weights(self._model.parameters(), checkpoint, progress=progress)
+            self._model = self._load(checkpoint, progress)
+        except BaseException:
+            self._backend.close()
+            raise
+
+    def _load(self, checkpoint: Checkpoint, progress: bool) -> Model:
+        target = choose_target(self._args, self._backend)
+        logger.info(
+            "Kernels: %s; weights in %s, keys and values in %s",
+            self._backend.name,
+            target.weight_format,
+            target.kv_cache_dtype,
+        )
+        model = create_model(checkpoint.config, target)
+        try:
+            load_weights(model.parameters(), checkpoint, progress=progress)
         except MemoryError as error:
             raise ValueError(f"the memory does not suffice for the weights of {checkpoint.path} ({error})") from None
-        self._runner: ModelRunner | None = None
+        return model
 
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._model.kv_specs()
@@ -64,8 +84,8 @@ class CPUWorker:
                 max_model_len=max_model_len,
                 max_blocks=batch.max_blocks,
             )
-            head = ReplayedHead(self._model, step_limits, self._args.sampling)
-            model = ReplayedModel(self._model, groups, num_blocks, step_limits, head)
+            head = ReplayedHead(self._backend, self._model, step_limits, self._args.sampling)
+            model = ReplayedModel(self._backend, self._model, groups, num_blocks, step_limits, head)
         except MemoryError as error:
             raise ValueError(
                 f"the memory does not suffice ({error}); lower max_num_batched_tokens (now "
@@ -80,3 +100,4 @@ class CPUWorker:
     def shutdown(self) -> None:
         del self._model
         self._runner = None
+        self._backend.close()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pelton.ops.arrays import Float32, Int32
+from pelton.ops.arrays import BFLOAT16, Activations, Float32, Int32, widened
 from pelton.ops.kv_cache import KVCacheLayer
 
 QUERY_TILE = 64
@@ -29,7 +29,7 @@ class _Piece(NamedTuple):
 
 
 def attention(
-    q: Float32,
+    q: Activations,
     cache: KVCacheLayer,
     block_table: Int32,
     query_start: Int32,
@@ -37,36 +37,42 @@ def attention(
     scale: float,
     window: int | None,
     softcap: float | None,
-    out: Float32,
+    out_dtype: str,
+    out: Activations,
 ) -> None:
     """Causal attention of this step's queries over the KV cache, which already holds this step's keys.
 
     q [T, H * D], block_table [R, max_blocks], query_start [R + 1], seq_lens [R] -> out [T, H * D].
     Request r owns queries [query_start[r], query_start[r + 1]), the last of its seq_lens[r] positions. The
     query at position p sees keys [max(0, p - window + 1), p]. With a soft cap, a score becomes
-    softcap * tanh(score / softcap). Slots outside of what a request's queries see are not read, whatever they
-    hold; nor are their block ids.
+    softcap * tanh(score / softcap). What a query does not see does not reach it, whatever it is: slots outside of what
+    all of a request's queries see are not read, nor are their block ids; later tokens of the step may be NaN.
+
+    All is computed in float32, but for the weights that values are multiplied with: a bfloat16 cache has them rounded
+    to bfloat16, not so in their sum. The result is rounded if out_dtype is bfloat16.
     """
-    q = q * np.float32(scale)
+    q = widened(q) * np.float32(scale)
+    kv = cache.plain_array
     starts = query_start.tolist()
     for r, seq_len in enumerate(seq_lens.tolist()):
         stop = starts[r + 1]
         for first in range(starts[r], stop, QUERY_TILE):
             last = min(first + QUERY_TILE, stop)
             position = seq_len - stop + first
-            _attend(q[first:last], cache.array, block_table[r], position, window, softcap, out[first:last])
+            with np.errstate(invalid="ignore"):
+                attended = _attend(q[first:last], kv, block_table[r], position, window, softcap)
+            if last - first > 1 and not np.isfinite(attended).all():
+                # A weight of 0 does not keep out a value that is not finite: such rows are computed alone.
+                for i in np.flatnonzero(~np.isfinite(attended).all(axis=1)).tolist():
+                    query = q[first + i : first + i + 1]
+                    attended[i] = _attend(query, kv, block_table[r], position + i, window, softcap)[0]
+            out[first:last] = attended
 
 
 def _attend(
-    q: Float32,
-    kv: Float32,
-    blocks: Int32,
-    position: int,
-    window: int | None,
-    softcap: float | None,
-    out: Float32,
-) -> None:
-    """Consecutive queries of one request, scaled, the first at `position`."""
+    q: Float32, kv: Activations, blocks: Int32, position: int, window: int | None, softcap: float | None
+) -> Float32:
+    """Consecutive queries of one request, scaled, the first at `position`. -> what they attended to, [n, H * D]"""
     _, _, num_kv_heads, block_size, head_size = kv.shape
     n, k, d = len(q), num_kv_heads, head_size
     g = q.shape[1] // (k * d)
@@ -85,7 +91,7 @@ def _attend(
         else:
             keys = kv[piece.block : piece.block + piece.num_blocks, 0]  # [m, k, s, d]
             target = target.reshape(k, g * n, piece.num_blocks, block_size).transpose(2, 0, 1, 3)
-        np.matmul(queries, keys.swapaxes(-1, -2), out=target)
+        np.matmul(queries, widened(keys).swapaxes(-1, -2), out=target)
 
     if softcap is not None:
         scores /= np.float32(softcap)
@@ -96,6 +102,8 @@ def _attend(
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     total = np.add.reduce(scores, axis=-1, keepdims=True)
+    if kv.dtype == BFLOAT16:
+        scores = widened(scores.astype(BFLOAT16))
 
     # Blocks are summed one by one in order of position, however they lie in the cache.
     room = 1 + min(max_blocks, sum(piece.num_blocks for piece in pieces))
@@ -108,15 +116,16 @@ def _attend(
         weights = scores[:, :, piece.start : piece.stop]
         if piece.num_blocks == 1:
             values = kv[piece.block, 1, :, piece.low : piece.high]
-            np.matmul(weights, values, out=partial[used])
+            np.matmul(weights, widened(values), out=partial[used])
         else:
             values = kv[piece.block : piece.block + piece.num_blocks, 1]
             weights = weights.reshape(k, g * n, piece.num_blocks, block_size).transpose(2, 0, 1, 3)
-            np.matmul(weights, values, out=partial[used : used + piece.num_blocks])
+            np.matmul(weights, widened(values), out=partial[used : used + piece.num_blocks])
         used += piece.num_blocks
     attended = np.add.reduce(partial[:used], axis=0)
     attended /= total
-    out.reshape(n, k, g, d)[...] = attended.reshape(k, g, n, d).transpose(2, 0, 1, 3)
+    by_query: Float32 = attended.reshape(k, g, n, d).transpose(2, 0, 1, 3).reshape(n, k * g * d)
+    return by_query
 
 
 def _mask(scores: Float32, offset: int, window: int | None) -> None:

@@ -9,7 +9,7 @@ _LARGEST = np.finfo(np.float32).max
 
 def edit_logits(
     logits: Float32,
-    rows: Int32 | None,
+    edit_index: Int32,
     mask_index: Int32,
     masks: UInt32,
     bias_start: Int32,
@@ -21,7 +21,9 @@ def edit_logits(
     penalties: Float32,
     edited: Float32,
 ) -> None:
-    """logits [L, V] -> edited [C, V]: row e is logits row rows[e], or row e if rows is None, changed in three stages.
+    """logits [L, V] -> edited [L, V]: row l is logits row l, changed by edit e = edit_index[l] of C in three stages.
+
+    Rows of edit_index -1 are undefined, neither read nor written.
 
     1. Mask mask_index[e] of masks [M, W], or none if the index is -1. Bit v % 32 of word v // 32 says whether token v
        is allowed; others become -inf. W = ceil(V / 32).
@@ -37,14 +39,14 @@ def edit_logits(
     """
     bias_bounds, penalty_bounds = bias_start.tolist(), penalty_start.tolist()
     with np.errstate(over="ignore", invalid="ignore"):
-        for e, mask in enumerate(mask_index.tolist()):
-            source, target = logits[e if rows is None else rows[e]], edited[e]
+        for row in np.flatnonzero(edit_index >= 0).tolist():
+            e, source, target = int(edit_index[row]), logits[row], edited[row]
             if not source.max() < np.inf:
                 target.fill(np.nan)
                 continue
             np.copyto(target, source)
-            if mask >= 0:
-                _keep_allowed(target, masks[mask])
+            if mask_index[e] >= 0:
+                _keep_allowed(target, masks[mask_index[e]])
             biased = slice(bias_bounds[e], bias_bounds[e + 1])
             _add_bias(target, bias_ids[biased], bias[biased])
             penalized = slice(penalty_bounds[e], penalty_bounds[e + 1])

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pelton.ops.arrays import Float32, Int64
+from pelton.ops.arrays import Activations, Float32, Int64
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.qk_norm import QKNorm
-from pelton.ops.reference.rms_norm import rms_norm
+from pelton.ops.reference.rms_norm import normalize
 
 
 def rope_and_cache(
@@ -15,11 +15,12 @@ def rope_and_cache(
     slot_mapping: Int64,
     cache: KVCacheLayer,
     norms: QKNorm | None,
-    out: Float32,
+    out: Activations,
 ) -> None:
     """Normalise and rotate queries and keys; give back the queries, write keys and values to their slots.
 
     qkv [T, (H + 2K) * D], cos and sin [T, D / 2], slot_mapping [T] -> out [T, H * D].
+    Computed in float32; queries, keys and values are rounded where the cache, whose dtype `out` has too, is bfloat16.
     Dimension i of a head rotates with dimension i + D / 2, as in Hugging Face's checkpoints.
     """
     num_tokens, half = cos.shape
@@ -29,8 +30,8 @@ def rope_and_cache(
     straight = heads[:, :num_rotated]
     if norms is not None:
         straight = np.empty((num_tokens, num_rotated, 2 * half), np.float32)
-        rms_norm(heads[:, :num_heads], norms.q, norms.eps, None, straight[:, :num_heads])
-        rms_norm(heads[:, num_heads:num_rotated], norms.k, norms.eps, None, straight[:, num_heads:])
+        normalize(heads[:, :num_heads], norms.q, norms.eps, straight[:, :num_heads])
+        normalize(heads[:, num_heads:num_rotated], norms.k, norms.eps, straight[:, num_heads:])
     first, second = straight[:, :, :half], straight[:, :, half:]
     c, s = cos[:, None], sin[:, None]
 
@@ -40,5 +41,6 @@ def rope_and_cache(
 
     out.reshape(num_tokens, num_heads, 2 * half)[...] = rotated[:, :num_heads]
     blocks, offsets = np.divmod(slot_mapping, cache.block_size)
-    cache.array[blocks, 0, :, offsets] = rotated[:, num_heads:]
-    cache.array[blocks, 1, :, offsets] = heads[:, num_rotated:]
+    array = cache.plain_array
+    array[blocks, 0, :, offsets] = rotated[:, num_heads:]
+    array[blocks, 1, :, offsets] = heads[:, num_rotated:]

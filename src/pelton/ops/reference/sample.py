@@ -3,19 +3,16 @@
 import numpy as np
 
 from pelton.ops.arrays import Float32, Int32, UInt64
+from pelton.ops.reference.best_ids import find_best
 from pelton.ops.reference.candidates import find_candidates
 from pelton.ops.reference.philox import Purpose, uniform
-
-INVALID_LOGITS = -1
-"""Instead of a token id: the row has a NaN or +inf."""
-NO_CANDIDATE = -2
-"""Instead of a token id: every token is ruled out."""
 
 
 def sample(
     logits: Float32,
+    best_ids: Int32,
     edited: Float32,
-    edited_index: Int32,
+    edit_index: Int32,
     warpers: Float32,
     seed: UInt64,
     choice: Int32,
@@ -25,25 +22,24 @@ def sample(
     """-> token_ids [L], or INVALID_LOGITS, or NO_CANDIDATE.
 
     warpers [L, 4] are temperature, top_k, top_p and min_p; seed, choice and position [L] key the random numbers. Row l
-    has the scores edited[edited_index[l]] (edited [C, V]), or logits[l] (logits [L, V]) if the index is -1.
+    has the scores edited[l] if edit_index[l] is not -1, else logits[l] (both [L, V]), of which best_ids[l] is the
+    highest; rows of either that are not used so, and logits of unedited rows of temperature 0, may hold anything.
     Temperature 0 means greedy: the most likely token, on ties the lowest id. Else one of the candidates
     (`find_candidates`) is drawn: the first in order of id at which the sum of the weights exceeds the draw times the
     sum of all. `position` is that of the token to be sampled. Each row is computed on its own.
     """
     temperatures = warpers[:, 0]
     draws = uniform(seed, choice, position, Purpose.SAMPLE) if temperatures.any() else np.zeros(len(seed))
-    for row, index in enumerate(edited_index.tolist()):
-        scores = logits[row] if index < 0 else edited[index]
-        best = int(scores.argmax())  # a NaN, if there is one
-        highest = scores[best]
-        if not np.isfinite(highest):
-            token_ids[row] = NO_CANDIDATE if highest == -np.inf else INVALID_LOGITS
-        elif temperatures[row] == 0.0:
-            token_ids[row] = best
-        else:
-            ids, weights = find_candidates(scores, highest, warpers[row])
+    for row, index in enumerate(edit_index.tolist()):
+        scores, best = logits[row], int(best_ids[row])
+        if index >= 0:
+            scores = edited[row]
+            best = int(find_best(scores[None])[0])
+        if best >= 0 and temperatures[row] > 0.0:
+            ids, weights = find_candidates(scores, scores[best], warpers[row])
             drawn = _draw(weights, float(draws[row]))
-            token_ids[row] = drawn if ids is None else ids[drawn]
+            best = drawn if ids is None else int(ids[drawn])
+        token_ids[row] = best
 
 
 def _draw(weights: Float32, draw: float) -> int:

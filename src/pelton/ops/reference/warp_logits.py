@@ -11,17 +11,19 @@ _LOWEST = np.finfo(np.float32).min
 def warp_logits(
     logits: Float32,
     edited: Float32,
-    edited_index: Int32,
+    edit_index: Int32,
     warpers: Float32,
+    num_logprobs: Int32,
     warped: Float32,
 ) -> None:
     """The scores of `sample`'s rows, divided by the temperature, -inf for all but its candidates: warped [L, V].
 
-    Rows of temperature 0, rows with NaN or +inf, and rows without a candidate are copies. Where the temperature is so
-    low that the highest quotient overflows, all are shifted to make it 0; a candidate is at least the lowest float32.
+    Only rows whose num_logprobs [L] is not -1 are computed; others are undefined. Rows of temperature 0, rows with NaN
+    or +inf, and rows without a candidate are copies. Where the temperature is so low that the highest quotient
+    overflows, all are shifted to make it 0; a candidate is at least the lowest float32.
     """
-    for row, index in enumerate(edited_index.tolist()):
-        scores = logits[row] if index < 0 else edited[index]
+    for row in np.flatnonzero(num_logprobs >= 0).tolist():
+        scores = logits[row] if edit_index[row] < 0 else edited[row]
         highest, temperature = scores.max(), warpers[row, 0]
         if temperature == 0.0 or not np.isfinite(highest):
             np.copyto(warped[row], scores)

@@ -16,7 +16,7 @@ _GELU_SLOPE = np.float32(2.0 * np.sqrt(2.0 / np.pi))
 _GELU_CUBIC = np.float32(0.044715)
 
 
-def gated_activation(gate_up: Float32, activation: Activation, out: Float32) -> None:
+def gated(gate_up: Float32, activation: Activation, out: Float32) -> None:
     """gate_up [T, 2I] -> out [T, I] = activation(gate) * up.
 
     silu(x) = x / (1 + exp(-x)). gelu_tanh(x) = x / 2 * (1 + tanh(z)) with z = sqrt(2 / pi) * (x + 0.044715 * x**3)

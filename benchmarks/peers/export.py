@@ -1,0 +1,104 @@
+"""Writes a GGUF file's tensors, dequantized to bfloat16, in the forms that peers read.
+
+    .venv/bin/python benchmarks/peers/export.py MODEL FOLDER
+
+MODEL is whatever Pelton takes that is a GGUF file. FOLDER gets config.json and model.safetensors (vLLM, transformers),
+and model.gguf (llama.cpp). Needs the extra `test`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import gguf
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+from pelton.config import DecoderConfig
+from pelton.layers import Target
+from pelton.loader import open_checkpoint
+from pelton.loader.weights import WeightNames
+from pelton.models import create_model
+from pelton.ops.interpreter import NumpyBackend
+
+CLASSES = {"llama": ("LlamaForCausalLM", "llama"), "gemma3": ("Gemma3ForCausalLM", "gemma3_text")}
+
+
+def hf_config(config: DecoderConfig) -> dict[str, object]:
+    architecture, model_type = CLASSES[config.architecture]
+    fields: dict[str, object] = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "torch_dtype": "bfloat16",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_size,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope.theta,
+        "max_position_embeddings": config.max_position_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "eos_token_id": config.eos_token_ids[0],
+        "hidden_act": "silu",
+    }
+    if config.architecture == "gemma3":
+        windows = config.layer_windows
+        fields |= {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": config.head_size,
+            "sliding_window": next(window for window in windows if window is not None),
+            "layer_types": ["full_attention" if window is None else "sliding_attention" for window in windows],
+            "rope_local_base_freq": 10000.0,
+        }
+    return fields
+
+
+def write_gguf(source: Path, target: Path) -> None:
+    """Copy the metadata; matrices become bfloat16, vectors float32."""
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(target, architecture)
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
+            continue
+        kind, part = field.types[0], field.types[-1] if len(field.types) > 1 else None
+        writer.add_key_value(field.name, field.contents(), kind, part)
+    for tensor in reader.tensors:
+        array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        if array.ndim == 1:
+            writer.add_tensor(tensor.name, array)
+        else:
+            rounded = array.astype(ml_dtypes.bfloat16).view(np.uint8)
+            writer.add_tensor(tensor.name, rounded, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    checkpoint = open_checkpoint(options.model)
+    config = checkpoint.config
+    options.folder.mkdir(parents=True, exist_ok=True)
+    own, foreign = WeightNames(config, "gguf"), WeightNames(config, "hf")
+    tensors = {}
+    for name in create_model(config, Target(NumpyBackend())).parameters():
+        array = own.restore(name, checkpoint.read(own.foreign(name)))
+        # `restore` adds one where a format stores weights minus one.
+        array = array - (foreign.restore(name, np.zeros_like(array)) if array.ndim == 1 else 0)
+        tensors[foreign.foreign(name)] = array.astype(ml_dtypes.bfloat16)
+    save_file(tensors, options.folder / "model.safetensors", metadata={"format": "pt"})
+    (options.folder / "config.json").write_text(json.dumps(hf_config(config), indent=2))
+    write_gguf(checkpoint.path, options.folder / "model.gguf")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+// The C interface. Python's side of it is ops/cpu/library.py.
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "ops/pack.h"
+#include "runtime/program.h"
+
+#define PELTON_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+void copy_message(const char* message, char* out, int64_t out_bytes) {
+  std::strncpy(out, message, out_bytes - 1);
+  out[out_bytes - 1] = '\0';
+}
+
+struct Packing {
+  pelton::DType format;
+  const float* source;
+  int64_t n, k;
+  void* target;
+  int64_t first_column, panel_stride, panel_offset;
+  std::atomic<int64_t> next{0};
+};
+
+constexpr int64_t kPackedRows = 4 * pelton::kPanel;  // at a time, by one thread
+
+}  // namespace
+
+// Whether this processor can run an instruction-set level. Ask the portable library.
+PELTON_API int32_t pelton_supports(const char* level) {
+  if (std::strcmp(level, "portable") == 0) return 1;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  if (std::strcmp(level, "avx2") == 0) return has_avx2;
+  if (std::strcmp(level, "avx512") == 0) {
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512bf16");
+  }
+#endif
+  return 0;
+}
+
+// Null and a message on failure.
+PELTON_API pelton::Replay* pelton_replay_create(int32_t num_threads, char* message, int64_t message_bytes) try {
+  return new pelton::Replay(num_threads);
+} catch (const std::exception& error) {
+  copy_message(error.what(), message, message_bytes);
+  return nullptr;
+}
+
+PELTON_API void pelton_replay_destroy(pelton::Replay* replay) { delete replay; }
+
+PELTON_API pelton::Program* pelton_program_create(const pelton::LaunchSpec* launches, int32_t num_launches,
+                                                  char* message, int64_t message_bytes) try {
+  return new pelton::Program(launches, num_launches);
+} catch (const std::exception& error) {
+  copy_message(error.what(), message, message_bytes);
+  return nullptr;
+}
+
+PELTON_API void pelton_program_destroy(pelton::Program* program) { delete program; }
+
+// One step. -> 0, or 1 and a message.
+PELTON_API int32_t pelton_run(pelton::Replay* replay, const pelton::Run* runs, int32_t num_runs, char* message,
+                              int64_t message_bytes) try {
+  const char* error = replay->run(runs, num_runs);
+  if (error == nullptr) return 0;
+  copy_message(error, message, message_bytes);
+  return 1;
+} catch (const std::exception& error) {
+  copy_message(error.what(), message, message_bytes);
+  return 1;
+}
+
+// Packs rows [n, k] as columns from first_column on; see pack.h. The target was zeroed before.
+PELTON_API void pelton_pack(pelton::Replay* replay, int32_t format, const float* source, int64_t n, int64_t k,
+                            void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
+  Packing packing{pelton::DType(format), source, n, k, target, first_column, panel_stride, panel_offset, {}};
+  replay->pool().run(
+      [](void* argument, int) {
+        Packing& p = *static_cast<Packing*>(argument);
+        for (int64_t row = p.next.fetch_add(kPackedRows); row < p.n; row = p.next.fetch_add(kPackedRows)) {
+          const int64_t last = row + kPackedRows < p.n ? row + kPackedRows : p.n;
+          pelton::pack_panels(p.format, p.source, p.n, p.k, p.target, p.first_column, p.panel_stride, p.panel_offset,
+                              row, last);
+        }
+      },
+      &packing);
+}
+
+// Nanoseconds that the threads take to wait for each other, the least of several tries: tells how far apart their cores
+// are, which a virtual machine may change while it runs.
+PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
+  constexpr int kTries = 10;
+  constexpr int kBarriers = 2000;
+  double best = 1e9;
+  for (int i = 0; i < kTries; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    replay->pool().run(
+        [](void* argument, int) {
+          for (int j = 0; j < kBarriers; ++j) static_cast<pelton::ThreadPool*>(argument)->barrier([] {});
+        },
+        &replay->pool());
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    best = std::min(best, time.count() / kBarriers);
+  }
+  return best;
+}

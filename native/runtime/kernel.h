@@ -1,0 +1,81 @@
+// What a kernel is: the interface between the replayer of programs and the operators.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pelton {
+
+enum class DType : int32_t { kFloat32, kBFloat16, kInt32, kInt64, kUInt32, kUInt64 };
+
+// One argument of a launch, as it is in this step: an array, a number, or nothing.
+struct Arg {
+  void* data = nullptr;  // of an array; null for an argument that is None
+  int64_t rows = 0;      // the array's first dimension
+  int64_t cols = 1;      // the product of the others
+  int64_t integer = 0;   // an integer, or an index into a list of names
+  double real = 0.0;
+  DType dtype = DType::kFloat32;
+
+  bool is_none() const { return data == nullptr; }
+  bool is_bf16() const { return dtype == DType::kBFloat16; }
+
+  // The array's elements, row after row without gaps.
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  template <class T>
+  T* row(int64_t index) const {
+    return static_cast<T*>(data) + index * cols;
+  }
+};
+
+// One thread's part in a step. All threads run every launch; they share out its items by claiming them, and wait for
+// each other at its end. Who computes an item must not matter to its bits.
+class Worker {
+ public:
+  int index() const { return index_; }
+  int count() const { return count_; }
+
+  // Claims `num` items, of phase 0 or 1 of this launch. -> the first of them; past the end when nothing is left.
+  int64_t claim(int64_t num = 1, int phase = 0);
+  // Waits until all threads are here. All must come, or none.
+  void barrier();
+  // Memory of this thread alone, 64-byte aligned, valid until the next call. Its content is undefined.
+  std::byte* scratch(size_t num_bytes);
+  // The launch's memory for all threads, as large as Kernel::shared_bytes said. Its content is undefined.
+  std::byte* shared() const { return shared_; }
+  // Ends the step after this launch; the first message (a literal) becomes the error. What is written is void.
+  void fail(const char* message);
+
+ private:
+  friend class Replay;
+  friend class ThreadPool;
+  int index_ = 0;
+  int count_ = 1;
+  class Replay* replay_ = nullptr;
+  std::byte* shared_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+};
+
+// Runs `work(first, last)` for this thread's share of `num_items`, claimed `chunk` at a time.
+template <class F>
+void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work, int phase = 0) {
+  for (int64_t first = worker.claim(chunk, phase); first < num_items; first = worker.claim(chunk, phase)) {
+    const int64_t last = first + chunk < num_items ? first + chunk : num_items;
+    work(first, last);
+  }
+}
+
+// An operator of one instruction-set level.
+struct Kernel {
+  const char* name;  // as in the operator table
+  int num_args;      // inputs, weights and attributes, then outputs
+  void (*run)(const Arg* args, Worker& worker);
+  // Bytes of memory that the threads share during a launch; null for none.
+  size_t (*shared_bytes)(const Arg* args, int num_threads) = nullptr;
+};
+
+}  // namespace pelton

@@ -1,0 +1,144 @@
+#include "runtime/program.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "ops/kernels.h"
+
+namespace pelton {
+namespace {
+
+const Kernel& find_kernel(const char* name) {
+  for (const Kernel* kernel : kKernels) {
+    if (std::strcmp(kernel->name, name) == 0) return *kernel;
+  }
+  throw std::invalid_argument(std::string("there is no kernel ") + name);
+}
+
+std::byte* allocate(size_t num_bytes) {
+  constexpr size_t kAlignment = 64;
+  void* memory = std::aligned_alloc(kAlignment, (num_bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+Program::Program(const LaunchSpec* launches, int num_launches) {
+  for (int i = 0; i < num_launches; ++i) {
+    if (launches[i].kernel == nullptr) {  // Python runs it
+      launches_.push_back({nullptr, 0});
+      continue;
+    }
+    const Kernel& kernel = find_kernel(launches[i].kernel);
+    if (kernel.num_args != launches[i].num_args) {
+      throw std::invalid_argument(std::string(kernel.name) + " takes " + std::to_string(kernel.num_args) +
+                                  " arguments, got " + std::to_string(launches[i].num_args));
+    }
+    launches_.push_back({&kernel, static_cast<int>(args_.size())});
+    args_.insert(args_.end(), launches[i].args, launches[i].args + launches[i].num_args);
+  }
+}
+
+int64_t Worker::claim(int64_t num, int phase) {
+  return replay_->counters_[replay_->current_].next[phase].fetch_add(num, std::memory_order_relaxed);
+}
+
+void Worker::barrier() {
+  replay_->pool_.barrier([] {});
+}
+
+std::byte* Worker::scratch(size_t num_bytes) {
+  if (num_bytes > scratch_bytes_) {
+    std::free(scratch_);
+    scratch_ = nullptr;
+    scratch_bytes_ = 0;
+    scratch_ = allocate(num_bytes);
+    scratch_bytes_ = num_bytes;
+  }
+  return scratch_;
+}
+
+void Worker::fail(const char* message) {
+  const char* none = nullptr;
+  replay_->error_.compare_exchange_strong(none, message);
+}
+
+Replay::Replay(int num_threads) : pool_(num_threads), workers_(num_threads) {
+  for (int i = 0; i < num_threads; ++i) {
+    workers_[i].index_ = i;
+    workers_[i].count_ = num_threads;
+    workers_[i].replay_ = this;
+  }
+}
+
+Replay::~Replay() {
+  for (Worker& worker : workers_) std::free(worker.scratch_);
+  std::free(shared_);
+}
+
+const char* Replay::run(const Run* runs, int num_runs) {
+  steps_.clear();
+  args_.clear();
+  for (int i = 0; i < num_runs; ++i) resolve(runs[i]);
+  error_ = nullptr;
+  has_failed_ = false;
+  current_ = 0;
+  for (Counters& counters : counters_) counters.next[0] = counters.next[1] = 0;
+  pool_.run([](void* replay, int i) { static_cast<Replay*>(replay)->work(static_cast<Replay*>(replay)->workers_[i]); },
+            this);
+  return error_;
+}
+
+void Replay::resolve(const Run& run) {
+  size_t shared_bytes = 0;
+  for (int i = run.first; i < run.last; ++i) {
+    const Program::Launch& launch = run.program->launches_[i];
+    const size_t first_arg = args_.size();
+    for (int j = 0; j < launch.kernel->num_args; ++j) {
+      const ArgSpec& spec = run.program->args_[launch.first_arg + j];
+      Arg arg;
+      arg.dtype = spec.dtype;
+      arg.real = spec.real;
+      if (spec.kind == ArgSpec::kNumber) arg.integer = spec.value;
+      if (spec.kind == ArgSpec::kMemory || spec.kind == ArgSpec::kInput) {
+        const int64_t address = spec.kind == ArgSpec::kInput ? run.inputs[spec.value] : spec.value;
+        arg.data = reinterpret_cast<void*>(address + (spec.is_tiled ? run.tile_start * spec.row_bytes : 0));
+        arg.rows = spec.rows + (spec.dim >= 0 ? run.sizes[spec.dim] : 0);
+        arg.cols = spec.cols;
+      }
+      args_.push_back(arg);
+    }
+    steps_.push_back({launch.kernel, first_arg});
+    if (launch.kernel->shared_bytes != nullptr) {
+      const size_t num_bytes = launch.kernel->shared_bytes(&args_[first_arg], pool_.size());
+      if (num_bytes > shared_bytes) shared_bytes = num_bytes;
+    }
+  }
+  if (shared_bytes > shared_bytes_) {
+    std::free(shared_);
+    shared_ = nullptr;
+    shared_bytes_ = 0;
+    shared_ = allocate(shared_bytes);
+    shared_bytes_ = shared_bytes;
+  }
+}
+
+void Replay::work(Worker& worker) {
+  worker.shared_ = shared_;
+  for (const Step& step : steps_) {
+    step.kernel->run(&args_[step.first_arg], worker);
+    pool_.barrier([this] {
+      Counters& before = counters_[(current_ + kNumCounters - 1) % kNumCounters];
+      before.next[0].store(0, std::memory_order_relaxed);
+      before.next[1].store(0, std::memory_order_relaxed);
+      current_ = (current_ + 1) % kNumCounters;
+      has_failed_ = error_.load(std::memory_order_relaxed) != nullptr;
+    });
+    if (has_failed_) return;
+  }
+}
+
+}  // namespace pelton

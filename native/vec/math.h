@@ -1,0 +1,74 @@
+// exp, log and tanh of vectors, within 2 units in the last place. Included by vec/vec.h after the level's vectors.
+//
+// The polynomials are minimax fits (weighted for relative error) of the functions named beside them; each adds less
+// than 0.2 units to the error of a result.
+#pragma once
+
+namespace pelton {
+
+// Overflows to infinity, NaN stays NaN.
+inline F32 exp(F32 x) {
+  // Beyond these exp(x) is 0 or infinite. x comes second, so that NaN passes.
+  x = max(broadcast(-104.0f), min(broadcast(89.0f), x));
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number. The upper part of ln 2 has 9 bits,
+  // so that n times it is exact.
+  const F32 rounder = broadcast(12582912.0f);
+  const F32 n = fma(x, broadcast(1.44269504f), rounder) - rounder;
+  const F32 r = fma(n, broadcast(2.12194440e-4f), fma(n, broadcast(-0.693359375f), x));
+  F32 p = broadcast(0.00138145988f);  // (exp(r) - 1 - r) / r^2
+  p = fma(p, r, broadcast(0.00836871658f));
+  p = fma(p, r, broadcast(0.0416683890f));
+  p = fma(p, r, broadcast(0.166665211f));
+  p = fma(p, r, broadcast(0.499999940f));
+  return scale_by_power(fma(p, r * r, r) + broadcast(1.0f), n);
+}
+
+// log(0) is minus infinity, of negative numbers NaN; NaN stays NaN.
+inline F32 log(F32 x) {
+  const F32 infinity = broadcast(__builtin_inff());
+  // A denormal number becomes a normal one.
+  const Mask is_small = x < broadcast(0x1p-126f);
+  const F32 scaled = select(is_small, x * broadcast(0x1p23f), x);
+  // scaled = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)).
+  const I32 root_half = broadcast_int(0x3f3504f3);
+  const I32 steps = as_int(scaled) - root_half;
+  const F32 e = to_float(shift_right<23>(steps)) - select(is_small, broadcast(23.0f), zero());
+  const F32 f = as_float((steps & broadcast_int(0x7fffff)) + root_half) - broadcast(1.0f);
+  F32 p = broadcast(-0.0763461366f);  // (log(1 + f) - f + f^2 / 2) / f^3
+  p = fma(p, f, broadcast(0.127617523f));
+  p = fma(p, f, broadcast(-0.131602228f));
+  p = fma(p, f, broadcast(0.142017379f));
+  p = fma(p, f, broadcast(-0.166233510f));
+  p = fma(p, f, broadcast(0.200012282f));
+  p = fma(p, f, broadcast(-0.250008225f));
+  p = fma(p, f, broadcast(0.333333313f));
+  const F32 square = f * f;
+  F32 small = fma(e, broadcast(-2.12194440e-4f), p * (square * f));
+  small = fma(square, broadcast(-0.5f), small);
+  const F32 result = fma(e, broadcast(0.693359375f), f + small);
+  const F32 finite = select(x == zero(), zero() - infinity, select(x < zero(), broadcast(__builtin_nanf("")), result));
+  return select(x < infinity, finite, x);
+}
+
+// Keeps the sign of zero; NaN stays NaN.
+inline F32 tanh(F32 x) {
+  const I32 sign = as_int(x) & broadcast_int(INT32_MIN);
+  const F32 size = as_float(as_int(x) & broadcast_int(INT32_MAX));
+  const F32 square = size * size;
+  F32 p = broadcast(-0.00570498686f);  // (tanh(sqrt(square)) / sqrt(square) - 1) / square up to 0.625
+  p = fma(p, square, broadcast(0.0206390880f));
+  p = fma(p, square, broadcast(-0.0537397154f));
+  p = fma(p, square, broadcast(0.133314416f));
+  p = fma(p, square, broadcast(-0.333332807f));
+  const F32 near = fma(p, square * size, size);
+  const F32 one = broadcast(1.0f), two = broadcast(2.0f);
+  const F32 far = one - two / (exp(size + size) + one);
+  return as_float(as_int(select(size < broadcast(0.625f), near, far)) | sign);
+}
+
+// The bits that a lane of a vector gets.
+inline float exp_scalar(float x) { return first_lane(exp(broadcast(x))); }
+inline float log_scalar(float x) { return first_lane(log(broadcast(x))); }
+inline float tanh_scalar(float x) { return first_lane(tanh(broadcast(x))); }
+
+}  // namespace pelton

@@ -1,0 +1,69 @@
+"""What a device offers to those who build and run models."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pelton.ops.arrays import AnyArray, Float32
+from pelton.ops.dims import Dim
+from pelton.ops.kv_cache import CacheLayout
+from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.program import Program
+
+Tile = tuple[Dim, int]
+"""A dimension, and how many of its rows are computed at a time."""
+
+
+class CompiledProgram(Protocol):
+    """A program with memory for its values, made by a backend and run by it."""
+
+    program: Program
+
+    def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
+        """Where a run with these sizes leaves its outputs: views that the next run overwrites.
+
+        Raises ValueError for sizes beyond those that it was compiled for.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One program of a step, and its inputs, which may be outputs of programs before it."""
+
+    program: CompiledProgram
+    sizes: Mapping[Dim, int]
+    """May name dimensions that the program does not have: a step's header serves all programs."""
+    inputs: Mapping[str, AnyArray]
+
+
+class Backend(ABC):
+    """One implementation of the operator set. Its programs, weights and caches are for itself only."""
+
+    name: str
+    """As told to the user."""
+    is_native: bool
+    cache_layout: CacheLayout
+    """How the KV cache's blocks lie in memory; see `KVCacheLayer`."""
+
+    @abstractmethod
+    def pack_linear(
+        self, parts: Sequence[Float32], bias: Float32 | None, *, format: str, gated: bool = False
+    ) -> PackedLinear:
+        """Pack a weight [N, K] that is given in parts along N, and a bias [N]. Gated: the parts are gate and up."""
+
+    @abstractmethod
+    def zeros(self, num_bytes: int) -> AnyArray:
+        """Zeroed bytes, which take memory only as they are written."""
+
+    @abstractmethod
+    def compile(self, program: Program, max_sizes: Mapping[Dim, int], tile: Tile | None = None) -> CompiledProgram:
+        """Prepare a program for sizes up to `max_sizes`. With a tile, its rows are computed so many at a time."""
+
+    @abstractmethod
+    def run(self, runs: Sequence[Run]) -> None:
+        """Run programs, one after the other. Raises ValueError for inputs that do not fit."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads; nothing can run any more."""

@@ -1,0 +1,149 @@
+"""The native libraries and their C interface (native/runtime/api.cpp): one library per instruction-set level."""
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pelton import envs
+
+LEVELS = ("portable", "avx2", "avx512")
+"""Instruction-set levels, the best last."""
+
+_FOLDER = Path(__file__).with_name("lib")
+_MESSAGE_BYTES = 512
+
+
+class ArgSpec(ctypes.Structure):
+    """`pelton::ArgSpec`."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("dtype", c_int32),
+        ("dim", c_int32),
+        ("is_tiled", c_int32),
+        ("rows", c_int64),
+        ("cols", c_int64),
+        ("row_bytes", c_int64),
+        ("value", c_int64),
+        ("real", c_double),
+    )
+
+
+ABSENT, MEMORY, INPUT, NUMBER = range(4)
+"""Kinds of arguments."""
+
+
+class LaunchSpec(ctypes.Structure):
+    """`pelton::LaunchSpec`."""
+
+    _fields_ = (("kernel", c_char_p), ("num_args", c_int32), ("args", POINTER(ArgSpec)))
+
+
+class RunSpec(ctypes.Structure):
+    """`pelton::Run`."""
+
+    _fields_ = (
+        ("program", c_void_p),
+        ("sizes", POINTER(c_int64)),
+        ("inputs", POINTER(c_int64)),
+        ("tile_start", c_int64),
+        ("first", c_int32),
+        ("last", c_int32),
+    )
+
+
+class PanelPlace(NamedTuple):
+    """Where columns go in a packed weight (native/ops/pack.h)."""
+
+    target: int
+    """Address of the weight."""
+    dtype: int
+    first_column: int
+    panel_stride: int
+    panel_offset: int
+
+
+class Library:
+    """The kernels of one level."""
+
+    def __init__(self, path: Path, level: str) -> None:
+        self.level = level
+        self._functions = functions = ctypes.CDLL(str(path))
+        functions.pelton_supports.argtypes = (c_char_p,)
+        functions.pelton_replay_create.argtypes = (c_int32, c_char_p, c_int64)
+        functions.pelton_replay_create.restype = c_void_p
+        functions.pelton_replay_destroy.argtypes = (c_void_p,)
+        functions.pelton_program_create.argtypes = (POINTER(LaunchSpec), c_int32, c_char_p, c_int64)
+        functions.pelton_program_create.restype = c_void_p
+        functions.pelton_program_destroy.argtypes = (c_void_p,)
+        functions.pelton_run.argtypes = (c_void_p, POINTER(RunSpec), c_int32, c_char_p, c_int64)
+        functions.pelton_pack.argtypes = (c_void_p, c_int32, c_void_p, c_int64, c_int64, c_void_p, *[c_int64] * 3)
+        functions.pelton_pack.restype = None
+        functions.pelton_barrier_ns.argtypes = (c_void_p,)
+        functions.pelton_barrier_ns.restype = c_double
+        functions.pelton_replay_destroy.restype = functions.pelton_program_destroy.restype = None
+
+    def supports(self, level: str) -> bool:
+        """Whether this processor can run a level."""
+        return bool(self._functions.pelton_supports(level.encode()))
+
+    def create_replay(self, num_threads: int) -> int:
+        """Start threads. -> handle. Raises OSError if there cannot be so many."""
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        handle = self._functions.pelton_replay_create(num_threads, message, _MESSAGE_BYTES)
+        if not handle:
+            raise OSError(f"{num_threads} threads cannot be started: {message.value.decode()}")
+        return int(handle)
+
+    def destroy_replay(self, handle: int) -> None:
+        self._functions.pelton_replay_destroy(handle)
+
+    def create_program(self, launches: "ctypes.Array[LaunchSpec]") -> int:
+        """-> handle. What the launches point to must outlive it; the launches themselves need not."""
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        handle = self._functions.pelton_program_create(launches, len(launches), message, _MESSAGE_BYTES)
+        assert handle, message.value.decode()
+        return int(handle)
+
+    def destroy_program(self, handle: int) -> None:
+        self._functions.pelton_program_destroy(handle)
+
+    def run(self, replay: int, runs: "ctypes.Array[RunSpec]") -> None:
+        """One native call, without the interpreter's lock. Raises RuntimeError if a kernel refuses its arguments."""
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self._functions.pelton_run(replay, runs, len(runs), message, _MESSAGE_BYTES):
+            raise RuntimeError(message.value.decode())
+
+    def barrier_ns(self, replay: int) -> float:
+        return float(self._functions.pelton_barrier_ns(replay))
+
+    def pack(self, replay: int, source: int, shape: tuple[int, int], place: PanelPlace) -> None:
+        """Pack a float32 matrix at address `source` as columns of a weight, whose memory is zeroed."""
+        self._functions.pelton_pack(replay, place.dtype, source, *shape, *place[:1], *place[2:])
+
+
+@cache
+def load_library(wanted: str | None = None) -> Library | None:
+    """The kernels of the best level that this processor can run, or of the wanted one. None if nothing is installed.
+
+    Raises ValueError for a level that does not exist, is not installed or does not run here.
+    """
+    if wanted is not None and wanted not in LEVELS:
+        raise ValueError(f"PELTON_CPU_ISA must be one of {', '.join(LEVELS)} or numpy, got {wanted!r}")
+    folder = envs.native_libraries() or _FOLDER
+    paths = {level: folder / f"libpelton_{level}.so" for level in LEVELS}
+    installed = {level: path for level, path in paths.items() if path.exists()}
+    if not installed:
+        if wanted is not None:
+            raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but this installation has no native kernels")
+        return None
+    portable = Library(installed["portable"], "portable")
+    usable = [level for level in installed if portable.supports(level)]
+    if wanted is None:
+        wanted = usable[-1]
+    if wanted not in usable:
+        reason = "this processor cannot run it" if wanted in installed else "it is not installed"
+        raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but {reason}; there are {', '.join(usable)}")
+    return portable if wanted == "portable" else Library(installed[wanted], wanted)

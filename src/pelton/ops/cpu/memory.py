@@ -1,0 +1,42 @@
+"""Memory on huge pages, where the system gives them."""
+
+import mmap
+from contextlib import suppress
+
+import numpy as np
+
+from pelton.ops.arrays import AnyArray
+
+_CHUNK_BYTES = 64 * 2**20
+_HUGE_PAGE = 2 * 2**20
+_ALIGNMENT = 64
+
+
+def map_huge(num_bytes: int) -> AnyArray:
+    """Zeroed bytes that begin at a huge page; they take memory as they are written."""
+    mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapped, np.uint8)
+    start = -memory.ctypes.data % _HUGE_PAGE
+    return memory[start : start + num_bytes]
+
+
+class WeightMemory:
+    """Hands out memory in the order in which it is asked for, so that layers lie behind one another.
+
+    Hardware reads ahead within a layer and into the next; huge pages spare address translations: with both, SmolLM2's
+    weights were read at 43 instead of 32 GB/s.
+    """
+
+    def __init__(self) -> None:
+        self._chunk: AnyArray = np.zeros(0, np.uint8)
+
+    def take(self, num_bytes: int) -> AnyArray:
+        """Zeroed bytes, aligned to a cache line."""
+        if num_bytes > len(self._chunk):
+            self._chunk = map_huge(max(num_bytes, _CHUNK_BYTES))
+        taken = self._chunk[:num_bytes]
+        self._chunk = self._chunk[-(-num_bytes // _ALIGNMENT) * _ALIGNMENT :]
+        return taken

@@ -1,0 +1,263 @@
+"""The native backend itself: levels, errors, one call per step, callbacks, tiles, NaN tracing."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from pelton.ops import L, Recorder, Run, T, create_backend, pack_rows
+from pelton.ops.backend import Backend
+from pelton.ops.cpu import LEVELS, CPUBackend, load_library
+from pelton.ops.cpu.library import Library
+from pelton.ops.interpreter import NumpyBackend
+from tests.support.native import native_backend, needs_native, usable_levels
+
+pytestmark = needs_native
+
+
+@pytest.fixture
+def backend():
+    backend = native_backend(usable_levels()[-1])
+    yield backend
+    backend.close()
+
+
+def normed_twice(backend: Backend, **options):
+    """A program with two launches: x [T, 8] -> once, twice."""
+    op = Recorder("norms")
+    x = op.input("x", (T, 8))
+    weight = np.ones(8, np.float32)
+    once = op.rms_norm(x, weight, 1e-6, None, "float32")
+    twice = op.rms_norm(once, weight * 3, 1e-6, None, "float32")
+    return backend.compile(op.finish({"once": once, "twice": twice}), {T: 16}, **options)
+
+
+def count_calls(monkeypatch) -> list[int]:
+    calls: list[int] = []
+    run = Library.run
+
+    def counted(self, replay, runs):
+        calls.append(len(runs))
+        run(self, replay, runs)
+
+    monkeypatch.setattr(Library, "run", counted)
+    return calls
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_forcing_a_level(monkeypatch, level):
+    monkeypatch.setenv("PELTON_CPU_ISA", level)
+    if level not in usable_levels():
+        with pytest.raises(ValueError, match=f"PELTON_CPU_ISA is '{level}', but"):
+            create_backend(1)
+        return
+    backend = create_backend(1)
+    assert backend.name == f"cpu {level}, 1 thread"
+    backend.close()
+
+
+def test_levels_that_do_not_exist(monkeypatch):
+    monkeypatch.setenv("PELTON_CPU_ISA", "avx1024")
+    with pytest.raises(ValueError, match="PELTON_CPU_ISA must be one of portable, avx2, avx512 or numpy"):
+        create_backend(1)
+
+
+def test_numpy_by_choice_and_for_want_of_libraries(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("PELTON_CPU_ISA", "numpy")
+    assert isinstance(create_backend(1), NumpyBackend)
+    assert not caplog.records
+    monkeypatch.delenv("PELTON_CPU_ISA")
+    monkeypatch.setenv("PELTON_NATIVE_LIBRARIES", str(tmp_path))
+    load_library.cache_clear()
+    try:
+        assert isinstance(create_backend(1), NumpyBackend)
+        assert "apt install g++" in caplog.text
+        monkeypatch.setenv("PELTON_CPU_ISA", "portable")
+        with pytest.raises(ValueError, match="no native kernels"):
+            create_backend(1)
+    finally:
+        monkeypatch.undo()
+        load_library.cache_clear()
+
+
+def test_programs_of_a_step_are_one_call(monkeypatch, backend):
+    first, second = normed_twice(backend), normed_twice(backend)
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) + 1
+    between = first.outputs({T: 3})["twice"]
+    calls = count_calls(monkeypatch)
+    backend.run([Run(first, {T: 3}, {"x": x}), Run(second, {T: 3}, {"x": between})])
+    assert calls == [2]
+    expected = 3 * x / np.sqrt((x * x).mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(second.outputs({T: 3})["twice"], expected, rtol=1e-5)
+
+
+def test_eager_is_launch_by_launch_with_the_same_bits(monkeypatch, backend):
+    x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+    program = normed_twice(backend)
+    backend.run([Run(program, {T: 5}, {"x": x})])
+    eager = native_backend(usable_levels()[-1], eager=True)
+    eager_program = normed_twice(eager)
+    calls = count_calls(monkeypatch)
+    eager.run([Run(eager_program, {T: 5}, {"x": x})])
+    assert calls == [1, 1]
+    for name, output in program.outputs({T: 5}).items():
+        assert output.tobytes() == eager_program.outputs({T: 5})[name].tobytes()
+    eager.close()
+
+
+@pytest.mark.parametrize("kind", ["native", "numpy"])
+def test_nan_is_traced_to_its_launch(kind):
+    backend = NumpyBackend(check_nan=True)
+    if kind == "native":
+        backend = native_backend(usable_levels()[-1], eager=True, check_nan=True)
+    program = normed_twice(backend)
+    x = np.ones((5, 8), np.float32)
+    backend.run([Run(program, {T: 5}, {"x": x})])
+    x[3, 2] = np.nan
+    with pytest.raises(FloatingPointError, match=r"normed\[T, 8\] is NaN at \[3, 0\]") as info:
+        backend.run([Run(program, {T: 5}, {"x": x})])
+    assert info.value.__notes__ == [f"in norms, launch 0: {program.program.launches[0]}"]
+    backend.close()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 4, 5, 11])
+@pytest.mark.parametrize("kind", ["native", "numpy"])
+def test_tiles(monkeypatch, backend, kind, num_rows):
+    """Rows in tiles of four, with a callback in the middle: as if all were computed at once."""
+    backend = backend if kind == "native" else NumpyBackend()
+    seen = []
+
+    class Hook:
+        def apply(self, logits, edit_index):
+            seen.append(edit_index.tolist())
+            for row, index in zip(logits, edit_index, strict=True):
+                if index >= 0:
+                    row += 100 * index
+
+    op = Recorder("tiled")
+    logits = op.input("logits", (L, 6))
+    edit_index = op.input("edit_index", (L,), "int32")
+    rows = op.input("rows", (L,), "int32")
+    gathered = op.gather_rows(logits, rows)
+    processed = op.process_logits(gathered, edit_index, Hook())
+    normed = op.rms_norm(processed, np.ones(6, np.float32), 1e-6, None, "float32")
+    program = backend.compile(op.finish({"normed": normed, "processed": processed}), {L: 12}, (L, 4))
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((num_rows, 6)).astype(np.float32)
+    inputs = {
+        "logits": x,
+        "edit_index": np.arange(num_rows, dtype=np.int32),
+        # Within the tile: a value with this dimension is sliced for the launches.
+        "rows": np.arange(num_rows, dtype=np.int32) % 4,
+    }
+    calls = count_calls(monkeypatch)
+    backend.run([Run(program, {L: num_rows}, inputs)])
+    assert [index for tile in seen for index in tile] == list(range(num_rows))
+    if kind == "native":
+        assert len(calls) == max(1, -(-num_rows // 4)) + 1
+    outputs = program.outputs({L: num_rows})
+    expected = x + 100 * np.arange(num_rows, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(outputs["processed"], expected)
+    root = np.sqrt((expected**2).mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(outputs["normed"], expected / root, rtol=1e-5)
+
+
+def test_wrong_inputs(backend):
+    program = normed_twice(backend)
+    good = np.ones((3, 8), np.float32)
+    for inputs, message in [
+        ({}, "takes"),
+        ({"x": good[:2]}, r"must be float32 \[3, 8\]"),
+        ({"x": good.astype(np.float64)}, "got float64"),
+        ({"x": np.ones((3, 16), np.float32)[:, ::2]}, "in C order"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            backend.run([Run(program, {T: 3}, inputs)])
+    with pytest.raises(ValueError, match="is not within 0 and 16"):
+        backend.run([Run(program, {T: 17}, {"x": good})])
+
+
+def test_a_kernel_that_refuses_ends_the_run_for_all_threads(backend):
+    """An id outside the vocabulary: an error, and the pool lives on."""
+    op = Recorder("embedding")
+    token_ids = op.input("token_ids", (T,), "int32")
+    table = backend.pack_linear([np.ones((5, 8), np.float32)], None, format="fp32")
+    program = backend.compile(op.finish({"x": op.embed(token_ids, table, 1.0)}), {T: 64})
+    for _ in range(20):
+        with pytest.raises(RuntimeError, match="embed: a token id is outside"):
+            backend.run([Run(program, {T: 64}, {"token_ids": np.full(64, 5, np.int32)})])
+        backend.run([Run(program, {T: 64}, {"token_ids": np.full(64, 4, np.int32)})])
+    assert (program.outputs({T: 64})["x"] == 1.0).all()
+
+
+def test_weights_of_another_backend_are_refused(backend):
+    op = Recorder("linear")
+    x = op.input("x", (T, 8))
+    y = op.linear(x, pack_rows([np.ones((5, 8), np.float32)], None, format="fp32"), None)
+    with pytest.raises(AssertionError, match="packed for another backend"):
+        backend.compile(op.finish({"y": y}), {T: 4})
+
+
+def test_close(backend):
+    program = normed_twice(backend)
+    backend.close()
+    backend.close()
+    with pytest.raises(AssertionError, match="closed"):
+        backend.run([Run(program, {T: 1}, {"x": np.ones((1, 8), np.float32)})])
+
+
+def test_many_short_runs_with_more_threads_than_cores():
+    """Barriers and sleeping threads under contention: thousands of runs end, and give what they should."""
+    backend = native_backend(usable_levels()[-1], 7)
+    program = normed_twice(backend)
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    backend.run([Run(program, {T: 16}, {"x": x})])
+    expected = program.outputs({T: 16})["twice"].tobytes()
+    for i in range(1500):
+        if i % 500 == 499:
+            time.sleep(0.01)  # long enough for threads to fall asleep
+        backend.run([Run(program, {T: 16}, {"x": x})])
+        assert program.outputs({T: 16})["twice"].tobytes() == expected
+    backend.close()
+
+
+def test_idle_threads_use_no_processor_time(backend):
+    program = normed_twice(backend)
+    backend.run([Run(program, {T: 1}, {"x": np.ones((1, 8), np.float32)})])
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.01
+
+
+def test_the_interpreter_is_free_during_a_run(backend):
+    """A native call leaves Python to other threads."""
+    weight = backend.pack_linear([np.ones((4096, 4096), np.float32)], None, format="fp32")
+    op = Recorder("long")
+    x = value = op.input("x", (T, 4096))
+    for _ in range(4):
+        value = op.linear(value, weight, None)
+    program = backend.compile(op.finish({"y": value}), {T: 64})
+    ticks = []
+    done = threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.perf_counter()
+    backend.run([Run(program, {T: 64}, {x.name: np.zeros((64, 4096), np.float32)})])
+    end = time.perf_counter()
+    done.set()
+    thread.join()
+    assert sum(start < t < end for t in ticks) >= 2, f"{end - start} s"
+
+
+def test_backends_name_themselves(backend):
+    assert isinstance(backend, CPUBackend)
+    assert backend.name == f"cpu {usable_levels()[-1]}, 2 threads"
+    assert 0 < backend.barrier_ns() < 1e8

@@ -1,0 +1,47 @@
+"""The vectors that native kernels are written with, by the program native/tests/vec_test.cpp."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "native"
+COMPILER = os.environ.get("CXX") or shutil.which("c++")
+BASE_FLAGS = "-std=c++17 -O2 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Wno-psabi -Wno-ignored-attributes"
+NEEDED: dict[str, set[str]] = {
+    "portable": set(),
+    "avx2": {"avx2", "fma", "bmi1", "bmi2"},
+    "avx512": {"avx512_bf16", "avx512bw"},
+}
+"""Names in /proc/cpuinfo without which a level does not run."""
+
+
+def processor_flags() -> set[str]:
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"^flags\s*:(.*)$", path.read_text(), re.MULTILINE) if path.exists() else None
+    return set(found[1].split()) if found else set()
+
+
+def level_flags(level: str) -> list[str]:
+    """The instruction-set flags that the build gives a level."""
+    lists: dict[str, str] = dict(re.findall(r"set\(FLAGS_(\w+)\s+([^)]*)\)", (NATIVE / "CMakeLists.txt").read_text()))
+    return lists[level].replace("${FLAGS_avx2}", lists["avx2"]).replace('""', "").split()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("level", NEEDED)
+def test_vectors(level: str, tmp_path: Path) -> None:
+    if level != "portable" and platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip(f"{level} is for x86-64")
+    assert COMPILER is not None
+    program = str(tmp_path / "vec_test")
+    flags = [*BASE_FLAGS.split(), *level_flags(level), f"-I{NATIVE}", f"-DPELTON_LEVEL_{level.upper()}"]
+    subprocess.run([COMPILER, *flags, str(NATIVE / "tests" / "vec_test.cpp"), "-o", program], check=True)
+    if not NEEDED[level] <= processor_flags():
+        pytest.skip(f"compiles; this processor does not run {level}")
+    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,61 @@
+"""Arguments of the engine to backend and formats."""
+
+import pytest
+
+from pelton.config import EngineArgs
+from pelton.ops.interpreter import NumpyBackend
+from pelton.runner import execution
+from pelton.runner.execution import choose_target, start_backend
+
+
+class Native(NumpyBackend):
+    name = "pretended"
+    is_native = True
+
+
+FORMATS = {
+    (): [("fp32", "float32"), ("bf16", "bfloat16")],
+    (("dtype", "float32"),): [("fp32", "float32")] * 2,
+    (("dtype", "bfloat16"),): [("bf16", "bfloat16")] * 2,
+    (("kv_cache_dtype", "bfloat16"),): [("fp32", "bfloat16"), ("bf16", "bfloat16")],
+    (("dtype", "bfloat16"), ("kv_cache_dtype", "float32")): [("bf16", "float32")] * 2,
+}
+"""Arguments -> formats with numpy, and with native kernels."""
+
+
+@pytest.mark.parametrize("given", FORMATS, ids=str)
+def test_formats(given):
+    args = EngineArgs.create(block_size=5, **dict(given))
+    for backend, expected in zip((NumpyBackend(), Native()), FORMATS[given], strict=True):
+        target = choose_target(args, backend)
+        assert (target.weight_format, target.kv_cache_dtype) == expected
+        assert (target.backend, target.block_size) == (backend, 5)
+
+
+@pytest.fixture
+def created(monkeypatch):
+    """What backends are asked for."""
+    calls = []
+
+    def create(num_threads, **options):
+        calls.append((num_threads, options))
+        return NumpyBackend()
+
+    monkeypatch.setattr(execution, "create_backend", create)
+    monkeypatch.setattr(execution, "available_cores", lambda: 3)
+    return calls
+
+
+def test_threads_and_modes(created):
+    start_backend(EngineArgs().execution)
+    start_backend(EngineArgs.create(num_threads=7, enforce_eager=True, check_nan=True).execution)
+    assert created == [(3, {"eager": False, "check_nan": False}), (7, {"eager": True, "check_nan": True})]
+
+
+def test_threads_that_cannot_be_started(monkeypatch):
+    def fail(num_threads, **options):
+        raise OSError(f"{num_threads} threads cannot be started: no memory")
+
+    monkeypatch.setattr(execution, "create_backend", fail)
+    with pytest.raises(ValueError, match=r"^900 threads .*: no memory; set num_threads to less than 900$"):
+        start_backend(EngineArgs.create(num_threads=900).execution)
