@@ -29,7 +29,7 @@ from pelton.loader import open_checkpoint
 from pelton.runner.input_batch import InputBatch, StepInputs
 from pelton.runner.model_runner import ModelRunner
 from pelton.runner.sampling_state import SamplingState
-from pelton.runner.step_results import LogprobRows, StepResults
+from pelton.runner.step_results import StepResults
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 from pelton.tokenizer import load_tokenizer
 
@@ -44,16 +44,13 @@ class FakeModel:
     def __init__(self, vocab_size: int, max_num_seqs: int) -> None:
         rng = np.random.default_rng(0)
         self._tokens = rng.integers(0, vocab_size, (64, max_num_seqs), dtype=np.int32)
-        self._nothing = np.zeros(max_num_seqs, np.float32)
         self._step = 0
         self.seconds = 0.0
 
     def run(self, inputs: StepInputs) -> StepResults:
         start = time.perf_counter()
         self._step += 1
-        num = len(inputs.logits_rows)
-        none = self._nothing[:num]
-        results = StepResults(self._tokens[self._step % 64, :num], LogprobRows(none, none, none, none))
+        results = StepResults(self._tokens[self._step % 64, : len(inputs.logits_rows)])
         self.seconds = time.perf_counter() - start
         return results
 

@@ -142,29 +142,6 @@ inline void prefetch_next_panel(const float* at) {
   for (int64_t i = 0; i < kPanel; i += 64 / static_cast<int64_t>(sizeof(float))) prefetch(at + kPanel + i);
 }
 
-struct Range {
-  int64_t first;
-  int64_t last;
-};
-
-// Item `index` of `num_units` units of work: a half of what is left, shared by all threads, then a half of the rest,
-// and so on down to single units. Long runs of memory for most of the work, and an even end. -> empty when nothing is
-// left.
-inline Range shrinking_item(int64_t index, int64_t num_units, int num_threads) {
-  int64_t first = 0;
-  while (first < num_units) {
-    const int64_t size = (num_units - first) / (2 * num_threads);
-    if (size <= 1) {
-      first = std::min(first + index, num_units);
-      return {first, std::min(first + 1, num_units)};
-    }
-    if (index < num_threads) return {first + index * size, first + (index + 1) * size};
-    first += num_threads * size;
-    index -= num_threads;
-  }
-  return {num_units, num_units};
-}
-
 // Tiles of sums, [row][column], one for each weight of the same output columns.
 template <class Format, int kParts>
 struct Tiles {
@@ -241,15 +218,15 @@ void multiply(const Arg& x, const void* weight, int64_t n, Worker& worker, Finis
     }
   };
   const int64_t num_units = cut.num_units();
-  // So little takes some 2 us on one thread, and sharing it costs more than it gains.
+  // Then a launch takes some 2 us on one thread, and sharing it costs more than it gains.
   const bool is_small = unit_bytes * num_panels(n) * ((x.rows + 7) / 8) < (64 << 10);
-  for (;;) {
-    const int64_t index = worker.claim();
-    Range item = shrinking_item(index, num_units, worker.count());
-    if (is_small) item = {index == 0 ? 0 : num_units, num_units};
-    if (item.first >= num_units) return;
-    for (int64_t unit = item.first; unit < item.last; ++unit) compute_unit(unit, unit + 1 == item.last);
+  if (is_small) {
+    if (worker.claim() == 0) {
+      for (int64_t unit = 0; unit < num_units; ++unit) compute_unit(unit, unit + 1 == num_units);
+    }
+    return;
   }
+  for_own_first(worker, num_units, [&](int64_t unit) { compute_unit(unit, unit + 1 == num_units); });
 }
 
 }  // namespace pelton

@@ -40,6 +40,8 @@ class Worker {
 
   // Claims `num` items, of phase 0 or 1 of this launch. -> the first of them; past the end when nothing is left.
   int64_t claim(int64_t num = 1, int phase = 0);
+  // Claims the next item of a thread's own range in this launch, or of another's. -> 0, 1, 2 ...
+  int64_t claim_of(int owner);
   // Waits until all threads are here. All must come, or none.
   void barrier();
   // Memory of this thread alone, 64-byte aligned, valid until the next call. Its content is undefined.
@@ -66,6 +68,18 @@ void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work, int
   for (int64_t first = worker.claim(chunk, phase); first < num_items; first = worker.claim(chunk, phase)) {
     const int64_t last = first + chunk < num_items ? first + chunk : num_items;
     work(first, last);
+  }
+}
+
+// Runs `work(item)` for every item. Each thread begins with a range of its own, in order, so that it reads one run of
+// memory; whoever is done helps others with what is left of theirs.
+template <class F>
+void for_own_first(Worker& worker, int64_t num_items, F&& work) {
+  for (int i = 0; i < worker.count(); ++i) {
+    const int owner = (worker.index() + i) % worker.count();
+    const int64_t first = num_items * owner / worker.count();
+    const int64_t last = num_items * (owner + 1) / worker.count();
+    for (int64_t item = first + worker.claim_of(owner); item < last; item = first + worker.claim_of(owner)) work(item);
   }
 }
 

@@ -43,7 +43,11 @@ Program::Program(const LaunchSpec* launches, int num_launches) {
 }
 
 int64_t Worker::claim(int64_t num, int phase) {
-  return replay_->counters_[replay_->current_].next[phase].fetch_add(num, std::memory_order_relaxed);
+  return replay_->counters_[replay_->current_][phase].next.fetch_add(num, std::memory_order_relaxed);
+}
+
+int64_t Worker::claim_of(int owner) {
+  return replay_->counters_[replay_->current_][2 + owner].next.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Worker::barrier() {
@@ -67,6 +71,7 @@ void Worker::fail(const char* message) {
 }
 
 Replay::Replay(int num_threads) : pool_(num_threads), workers_(num_threads) {
+  for (std::vector<Counter>& counters : counters_) counters = std::vector<Counter>(2 + num_threads);
   for (int i = 0; i < num_threads; ++i) {
     workers_[i].index_ = i;
     workers_[i].count_ = num_threads;
@@ -86,7 +91,9 @@ const char* Replay::run(const Run* runs, int num_runs) {
   error_ = nullptr;
   has_failed_ = false;
   current_ = 0;
-  for (Counters& counters : counters_) counters.next[0] = counters.next[1] = 0;
+  for (std::vector<Counter>& counters : counters_) {
+    for (Counter& counter : counters) counter.next = 0;
+  }
   pool_.run([](void* replay, int i) { static_cast<Replay*>(replay)->work(static_cast<Replay*>(replay)->workers_[i]); },
             this);
   return error_;
@@ -131,9 +138,9 @@ void Replay::work(Worker& worker) {
   for (const Step& step : steps_) {
     step.kernel->run(&args_[step.first_arg], worker);
     pool_.barrier([this] {
-      Counters& before = counters_[(current_ + kNumCounters - 1) % kNumCounters];
-      before.next[0].store(0, std::memory_order_relaxed);
-      before.next[1].store(0, std::memory_order_relaxed);
+      for (Counter& counter : counters_[(current_ + kNumCounters - 1) % kNumCounters]) {
+        counter.next.store(0, std::memory_order_relaxed);
+      }
       current_ = (current_ + 1) % kNumCounters;
       has_failed_ = error_.load(std::memory_order_relaxed) != nullptr;
     });

@@ -77,8 +77,8 @@ class Replay {
   };
   // A launch's claim counters, per phase. Three sets take turns: the last thread to end a launch clears the set of the
   // one before, which nobody can be in any more.
-  struct Counters {
-    alignas(128) std::atomic<int64_t> next[2];
+  struct Counter {
+    alignas(128) std::atomic<int64_t> next{0};
   };
   static constexpr int kNumCounters = 3;
 
@@ -93,7 +93,8 @@ class Replay {
   size_t shared_bytes_ = 0;
   std::atomic<const char*> error_{nullptr};
   bool has_failed_ = false;  // changes while all threads wait, so that they agree
-  Counters counters_[kNumCounters];
+  // Of each set: those of the two phases, then one for each thread's own range.
+  std::vector<Counter> counters_[kNumCounters];
   int current_ = 0;
 };
 

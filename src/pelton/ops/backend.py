@@ -20,11 +20,11 @@ class CompiledProgram(Protocol):
 
     program: Program
 
-    def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
-        """Where a run with these sizes leaves its outputs: views that the next run overwrites.
+    def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
+        """Where a run with these sizes leaves an output: a view, which the next run overwrites."""
 
-        Raises ValueError for sizes beyond those that it was compiled for.
-        """
+    def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
+        """All of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ class InterpretedProgram:
         self._check_nan = check_nan
         self._buffers = Buffers(program, max_sizes, tile)
 
+    def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
+        return self._buffers.output(name, sizes)
+
     def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
         return self._buffers.outputs(sizes)
 
@@ -30,7 +33,7 @@ class InterpretedProgram:
 
         Raises ValueError for sizes or inputs that do not fit; FloatingPointError for a NaN, if these are looked for.
         """
-        self._buffers.check_inputs(sizes, inputs)
+        self._buffers.addresses(sizes, inputs)
         for start, num_rows in self._buffers.tiles(sizes):
             self._run_tile(inputs, self._buffers.tile_sizes(sizes, num_rows), start)
         return self._buffers.outputs(sizes)

@@ -58,11 +58,13 @@ class ReplayedHead:
 
     def results(self, num_tokens: int, inputs: StepInputs) -> StepResults:
         """What the runs of a step have left; valid until the next."""
-        outputs = self._head.outputs(_head_sizes(num_tokens, inputs))
-        scored = None
+        sizes = _head_sizes(num_tokens, inputs)
+        logprobs = scored = None
+        if (inputs.sampling.num_logprobs >= 0).any():
+            logprobs = _logprob_rows(self._head.outputs(sizes))
         if inputs.scoring is not None:
             scored = _logprob_rows(self._scorer.outputs(_scorer_sizes(num_tokens, inputs.scoring)))
-        results = StepResults(outputs["token_ids"], _logprob_rows(outputs), scored)
+        results = StepResults(self._head.output("token_ids", sizes), logprobs, scored)
         if self._processors is not None:
             errors = self._processors.errors.items()
             results.processor_errors = {int(inputs.edits.rows[index]): error for index, error in errors}

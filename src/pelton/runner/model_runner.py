@@ -44,8 +44,8 @@ class ModelRunner:
         output = ModelRunnerOutput(step.step_id, [list(islice(rows, num)) for num in step.num_logits], {})
         if results.processor_errors or min(sampled, default=0) < 0:
             output.errors = _errors(step, sampled, results.processor_errors)
-        if (inputs.sampling.num_logprobs >= 0).any():
-            output.logprobs = _collect_logprobs(step, inputs, results, sampled)
+        if results.logprobs is not None:
+            output.logprobs = _collect_logprobs(step, inputs, results.logprobs, sampled)
             output.errors |= _broken(results.logprobs, _row_owners(step))
         if inputs.scoring is not None:
             assert results.prompt_logprobs is not None, "the model scores what it is asked to"
@@ -84,13 +84,13 @@ def _repeated(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 
 def _collect_logprobs(
-    step: SchedulerOutput, inputs: StepInputs, results: StepResults, sampled: list[int]
+    step: SchedulerOutput, inputs: StepInputs, rows: LogprobRows, sampled: list[int]
 ) -> dict[str, list[TokenLogprobs]]:
     logprobs: dict[str, list[TokenLogprobs]] = {}
     wanted = inputs.sampling.num_logprobs.tolist()
     for index, (owner, token_id, num_top) in enumerate(zip(_row_owners(step), sampled, wanted, strict=True)):
         if num_top >= 0:
-            logprobs.setdefault(owner, []).append(results.logprobs.entry(index, token_id, num_top))
+            logprobs.setdefault(owner, []).append(rows.entry(index, token_id, num_top))
     return logprobs
 
 

@@ -46,7 +46,7 @@ class ReplayedModel:
         for group, (slots, table) in enumerate(zip(inputs.slot_mapping, inputs.block_tables, strict=True)):
             arrays[f"slot_mapping.{group}"] = slots
             arrays[f"block_table.{group}"] = table
-        hidden = self._backbone.outputs(sizes)["hidden"]
+        hidden = self._backbone.output("hidden", sizes)
         self._backend.run([Run(self._backbone, sizes, arrays), *self._head.prepare(hidden, inputs)])
         return self._head.results(len(hidden), inputs)
 

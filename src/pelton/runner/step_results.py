@@ -38,8 +38,8 @@ class StepResults:
 
     token_ids: Int32
     """[L] sampled tokens; INVALID_LOGITS or NO_CANDIDATE where there is none."""
-    logprobs: LogprobRows
-    """Of the L sampled tokens."""
+    logprobs: LogprobRows | None = None
+    """Of the L sampled tokens; None if no row asks for any."""
     prompt_logprobs: LogprobRows | None = None
     """Of the prompt tokens to score; None if there are none."""
     processor_errors: dict[int, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ _ALIGNMENT = 64
 
 def map_huge(num_bytes: int) -> AnyArray:
     """Zeroed bytes that begin at a huge page; they take memory as they are written."""
-    mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE)
+    mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             mapped.madvise(mmap.MADV_HUGEPAGE)

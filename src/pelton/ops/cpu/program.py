@@ -62,6 +62,9 @@ class NativeProgram:
         self._handle = library.create_program(launches)
         weakref.finalize(self, library.destroy_program, self._handle)
 
+    def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
+        return self._buffers.output(name, sizes)
+
     def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
         return self._buffers.outputs(sizes)
 
@@ -72,8 +75,7 @@ class NativeProgram:
 
         The specs point into `inputs`. Raises ValueError for sizes or inputs that do not fit.
         """
-        self._buffers.check_inputs(sizes, inputs)
-        addresses = [inputs[name].__array_interface__["data"][0] for name in self.program.inputs]
+        addresses = self._buffers.addresses(sizes, inputs)
         input_array = (c_int64 * len(addresses))(*addresses)
         for start, num_rows in self._buffers.tiles(sizes):
             tile_sizes = self._buffers.tile_sizes(sizes, num_rows)
