@@ -24,9 +24,14 @@ struct Best {
   float logit = -kInfinity;
   int32_t id = kNoCandidate;
 
-  // Logits of the ids [first_id, first_id + num), later than all before.
+  // Logits of the ids [first_id, first_id + num).
   void add(const float* logits, int64_t num, int64_t first_id) {
     if (id == kInvalidLogits) return;
+    if (first_id < id) {  // a panel of another thread's range: of equals, the earlier id counts
+      Best earlier;
+      earlier.add(logits, num, first_id);
+      return merge(earlier);
+    }
     const F32 best = broadcast(logit);
     Mask none = from_bits(0);
     for (int64_t i = 0; i < num; i += kLanes) {

@@ -106,8 +106,8 @@ PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
   for (int i = 0; i < kTries; ++i) {
     const auto start = std::chrono::steady_clock::now();
     replay->pool().run(
-        [](void* argument, int) {
-          for (int j = 0; j < kBarriers; ++j) static_cast<pelton::ThreadPool*>(argument)->barrier([] {});
+        [](void* argument, int thread) {
+          for (int j = 0; j < kBarriers; ++j) static_cast<pelton::ThreadPool*>(argument)->barrier(thread, [] {});
         },
         &replay->pool());
     const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;

@@ -51,7 +51,7 @@ int64_t Worker::claim_of(int owner) {
 }
 
 void Worker::barrier() {
-  replay_->pool_.barrier([] {});
+  replay_->pool_.barrier(index_, [] {});
 }
 
 std::byte* Worker::scratch(size_t num_bytes) {
@@ -74,7 +74,6 @@ Replay::Replay(int num_threads) : pool_(num_threads), workers_(num_threads) {
   for (std::vector<Counter>& counters : counters_) counters = std::vector<Counter>(2 + num_threads);
   for (int i = 0; i < num_threads; ++i) {
     workers_[i].index_ = i;
-    workers_[i].count_ = num_threads;
     workers_[i].replay_ = this;
   }
 }
@@ -87,7 +86,9 @@ Replay::~Replay() {
 const char* Replay::run(const Run* runs, int num_runs) {
   steps_.clear();
   args_.clear();
-  for (int i = 0; i < num_runs; ++i) resolve(runs[i]);
+  const int num_threads = pool_.choose_threads();
+  for (Worker& worker : workers_) worker.count_ = num_threads;
+  for (int i = 0; i < num_runs; ++i) resolve(runs[i], num_threads);
   error_ = nullptr;
   has_failed_ = false;
   current_ = 0;
@@ -99,7 +100,7 @@ const char* Replay::run(const Run* runs, int num_runs) {
   return error_;
 }
 
-void Replay::resolve(const Run& run) {
+void Replay::resolve(const Run& run, int num_threads) {
   size_t shared_bytes = 0;
   for (int i = run.first; i < run.last; ++i) {
     const Program::Launch& launch = run.program->launches_[i];
@@ -120,7 +121,7 @@ void Replay::resolve(const Run& run) {
     }
     steps_.push_back({launch.kernel, first_arg});
     if (launch.kernel->shared_bytes != nullptr) {
-      const size_t num_bytes = launch.kernel->shared_bytes(&args_[first_arg], pool_.size());
+      const size_t num_bytes = launch.kernel->shared_bytes(&args_[first_arg], num_threads);
       if (num_bytes > shared_bytes) shared_bytes = num_bytes;
     }
   }
@@ -137,7 +138,7 @@ void Replay::work(Worker& worker) {
   worker.shared_ = shared_;
   for (const Step& step : steps_) {
     step.kernel->run(&args_[step.first_arg], worker);
-    pool_.barrier([this] {
+    pool_.barrier(worker.index(), [this] {
       for (Counter& counter : counters_[(current_ + kNumCounters - 1) % kNumCounters]) {
         counter.next.store(0, std::memory_order_relaxed);
       }

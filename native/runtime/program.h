@@ -82,7 +82,7 @@ class Replay {
   };
   static constexpr int kNumCounters = 3;
 
-  void resolve(const Run& run);
+  void resolve(const Run& run, int num_threads);
   void work(Worker& worker);
 
   ThreadPool pool_;

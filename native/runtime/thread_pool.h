@@ -4,9 +4,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "runtime/crowding.h"
+#include "runtime/thread_clock.h"
 
 namespace pelton {
 
@@ -16,8 +20,10 @@ class Gate {
   uint32_t now() const { return number_.load(std::memory_order_acquire); }
   // Opens the gate for everyone who waits for it to leave `now()`.
   void open();
-  // Returns once the number is no longer `seen`. Spins for some `spin_ns` at most before it sleeps.
-  void wait(uint32_t seen, int64_t spin_ns);
+  // Spins until the number is no longer `seen`, for some `spin_ns` at most. -> whether it is.
+  bool spin(uint32_t seen, int64_t spin_ns) const;
+  // Sleeps until the number is no longer `seen`.
+  void sleep(uint32_t seen);
 
  private:
   alignas(128) std::atomic<uint32_t> number_{0};
@@ -26,7 +32,7 @@ class Gate {
   std::condition_variable wake_;
 };
 
-// The calling thread and `num_threads - 1` others. One `run` at a time.
+// The calling thread, number 0, and up to `num_threads - 1` others. One `run` at a time.
 class ThreadPool {
  public:
   using Function = void (*)(void* argument, int thread);
@@ -37,38 +43,49 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return num_threads_; }
-  // Calls function(argument, i) on every thread; returns when all are done.
+  // How many threads the next run has: fewer than there are while the machine is crowded.
+  int choose_threads();
+  // Calls function(argument, i) on as many threads as were chosen; returns when all are done.
   void run(Function function, void* argument);
-  // Within `run`: waits for all threads. The last to come calls `last` first, while the others still wait.
+  // Within `run`: waits for all of its threads. The last to come calls `last` first, while the others still wait.
   template <class F>
-  void barrier(F&& last) {
-    if (num_threads_ == 1) {
+  void barrier(int thread, F&& last) {
+    if (num_active_ == 1) {
       last();
       return;
     }
     const uint32_t seen = barrier_.now();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
+    members_[thread].arrived.store(seen + 1, std::memory_order_release);
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) == num_active_ - 1) {
+      num_arrived_.store(0, std::memory_order_relaxed);
       last();
       barrier_.open();
     } else {
-      barrier_.wait(seen, kBarrierSpin);
+      wait(seen);
     }
   }
 
  private:
-  static const int64_t kBarrierSpin;
-  static const int64_t kIdleSpin;
+  struct Member {
+    alignas(128) Gate start;
+    alignas(128) std::atomic<uint32_t> arrived{0};  // at which opening of the barrier
+    ThreadClock clock;
+  };
 
   void loop(int thread);
+  void wait(uint32_t seen);
+  bool is_anyone_off(uint32_t seen) const;
 
   const int num_threads_;
+  int num_active_;
   Function function_ = nullptr;
   void* argument_ = nullptr;
   bool stop_ = false;
-  Gate start_;
   Gate barrier_;
-  alignas(128) std::atomic<int> arrived_{0};
+  alignas(128) std::atomic<int> num_arrived_{0};
+  alignas(128) std::atomic<int64_t> stalled_{0};  // ns, of all threads of a run
+  Crowding crowding_;
+  std::unique_ptr<Member[]> members_;
   std::vector<std::thread> threads_;
 };
 

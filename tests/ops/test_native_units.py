@@ -1,4 +1,4 @@
-"""The vectors that native kernels are written with, by the program native/tests/vec_test.cpp."""
+"""Parts of native/ by themselves, each by a program in native/tests: vectors, and the choice of how many threads run."""
 
 import os
 import platform
@@ -43,5 +43,15 @@ def test_vectors(level: str, tmp_path: Path) -> None:
     subprocess.run([COMPILER, *flags, str(NATIVE / "tests" / "vec_test.cpp"), "-o", program], check=True)
     if not NEEDED[level] <= processor_flags():
         pytest.skip(f"compiles; this processor does not run {level}")
+    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_crowding(tmp_path: Path) -> None:
+    assert COMPILER is not None
+    program = str(tmp_path / "crowding_test")
+    source = str(NATIVE / "tests" / "crowding_test.cpp")
+    subprocess.run([COMPILER, *BASE_FLAGS.split(), f"-I{NATIVE}", source, "-o", program], check=True)
     done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout
