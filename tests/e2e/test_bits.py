@@ -73,17 +73,19 @@ class Alone:
         assert not differing, f"requests {differing}; the first has {self.requests[differing[0]][1]}"
 
 
-def sized(level: str) -> int:
-    """Requests per level: the best one gets them all."""
-    return 64 if level == usable_levels()[-1] else 12
-
-
 def kinds():
+    """Level, dtype, number of requests: all of them on the best level, fewer on others unless slow tests run."""
     for level in LEVELS:
         is_usable = level in usable_levels()
+        skip = [] if is_usable else [pytest.mark.skip(reason=f"{level} is not installed or does not run here")]
         for dtype in ("bfloat16", "float32"):
-            marks = [] if is_usable else [pytest.mark.skip(reason=f"{level} is not installed or does not run here")]
-            yield pytest.param((level, dtype), id=f"{level}-{dtype}", marks=marks)
+            is_first = is_usable and level == usable_levels()[-1] and dtype == "bfloat16"
+            yield pytest.param((level, dtype, 64), id=f"{level}-{dtype}", marks=[*skip, *([] if is_first else SLOW)])
+            if not is_first:
+                yield pytest.param((level, dtype, 8), id=f"{level}-{dtype}-8", marks=skip)
+
+
+SLOW = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=kinds())
@@ -99,7 +101,7 @@ def alone(kind):
     with pytest.MonkeyPatch.context() as monkeypatch:
         llm = make_llm(monkeypatch, model="smollm2", dtype=kind[1], enable_prefix_caching=False)
         trace = trace_steps(monkeypatch, llm)
-        requests = some_requests(llm.get_tokenizer(), sized(kind[0]))
+        requests = some_requests(llm.get_tokenizer(), kind[2])
         outputs = [run(llm, [request])[0] for request in requests]
         assert {len(step.request_ids) for step in trace} == {1}
         llm.llm_engine.shutdown()
@@ -166,17 +168,17 @@ def test_preempted(make, alone):
     requests = []
     for prompt_ids, params in alone.requests[:12]:
         if len(prompt_ids) <= 40 and params.allowed_token_ids is None:
-            requests.append((prompt_ids, structs.replace(params, max_tokens=70, ignore_eos=True, prompt_logprobs=None)))
+            requests.append((prompt_ids, structs.replace(params, max_tokens=50, ignore_eos=True, prompt_logprobs=None)))
     one_by_one, trace = make(max_num_seqs=1, enable_prefix_caching=False)
     expected = run(one_by_one, requests)
     assert {len(step.request_ids) for step in trace} == {1}
-    llm, trace = make(num_gpu_blocks_override=22, max_model_len=160)
+    llm, trace = make(num_gpu_blocks_override=12, max_model_len=160)
     Alone(requests, expected).assert_same(run(llm, requests))
     resumed = [new for step in trace for new in step.new_requests if new.output_token_ids]
     assert len(resumed) == core_of(llm).scheduler.num_preemptions >= 3
 
 
-@pytest.mark.parametrize("options", [{"enforce_eager": True}, {"num_threads": 1}, {"num_threads": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"enforce_eager": True}, {"num_threads": 1}, {"num_threads": 2}, {"num_threads": 3}], ids=str)
 def test_eager_and_other_numbers_of_threads(make, alone, options):
     llm, _ = make(**options)
     alone.assert_same(run(llm, alone.requests))
