@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--export", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3, help="in turn; each starts every engine anew, and runs it twice")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="in turn; each starts every engine anew, and runs it twice"
+    )
     parser.add_argument("--vllm", help="interpreter that has vllm")
     parser.add_argument("--llama-cpp", help="interpreter that has llama_cpp")
     parser.add_argument("--workloads", nargs="+", default=["offline", "stream", "prefill"])
@@ -65,7 +67,9 @@ def main() -> None:
     figures = defaultdict(list)
     for row in rows:
         figures[row["engine"], row["workload"]].append(float(str(row["tokens_per_s"])))
-    for (engine, workload), speeds in sorted(figures.items(), key=lambda item: (item[0][1], -statistics.median(item[1]))):
+    for (engine, workload), speeds in sorted(
+        figures.items(), key=lambda item: (item[0][1], -statistics.median(item[1]))
+    ):
         print(f"{workload:>8} {engine:>10} {statistics.median(speeds):>9.1f} tok/s ({min(speeds)} to {max(speeds)})")
     tags = {"model": options.model, "dtype": options.dtype, "barrier_ns": latencies}
     print(json.dumps({"benchmark": "compare", **tags, "rounds": rows}))

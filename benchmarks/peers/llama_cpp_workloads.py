@@ -25,17 +25,20 @@ def prompts(num_requests, num_tokens):
 
 
 class Engine:
-    """One context with a sequence for each request, decoded together."""
+    """A context with a sequence for each request, as long as they get, decoded together."""
 
-    def __init__(self, path, threads):
-        llama_cpp.llama_backend_init()
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+    def __init__(self, model, threads, num_requests, num_tokens):
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 64 * 260, BATCH, 512, 64
+        length = -(-num_tokens // 256) * 256
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = (
+            num_requests * length,
+            BATCH,
+            512,
+            num_requests,
+        )
         params.n_threads = params.n_threads_batch = threads
-        params.kv_unified = True
-        self.context = llama_cpp.llama_init_from_model(self.model, params)
-        self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        params.kv_unified = False
+        self.context = llama_cpp.llama_init_from_model(model, params)
         self.batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
 
     def decode(self, entries):
@@ -76,11 +79,18 @@ def main():
     options = parser.parse_args()
     silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(silence, ctypes.c_void_p())
-    engine = Engine(options.model, options.threads)
-    engine.run(prompts(2, 16), 4)
+    llama_cpp.llama_backend_init()
+    model = llama_cpp.llama_model_load_from_file(options.model.encode(), llama_cpp.llama_model_default_params())
+    engines = {
+        name: Engine(model, options.threads, num_requests, num_in + num_out)
+        for name, (num_requests, num_in, num_out) in WORKLOADS.items()
+    }
     for number in range(options.rounds):
         for name in options.workloads:
             num_requests, num_in, num_out = WORKLOADS[name]
+            engine = engines[name]
+            if number == 0:
+                engine.run(prompts(num_requests, 16), 2)
             start = time.perf_counter()
             engine.run(prompts(num_requests, num_in), num_out)
             seconds = time.perf_counter() - start

@@ -19,9 +19,7 @@ WORKLOADS = {"offline": (64, 128, 128), "stream": (1, 32, 128), "prefill": (4, 1
 
 def prompts(num_requests, num_tokens):
     rng = random.Random(0)
-    return [
-        {"prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(num_tokens)]} for _ in range(num_requests)
-    ]
+    return [{"prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(num_tokens)]} for _ in range(num_requests)]
 
 
 def main():
