@@ -34,7 +34,7 @@ def barrier_ns() -> float:
 
 def run(command: list[str]) -> list[dict[str, object]]:
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "4"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: {done.stderr[-2000:]}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"engine"')]

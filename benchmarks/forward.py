@@ -28,7 +28,7 @@ MAX_MODEL_LEN = 2048
 
 
 def step_of(num_requests: int, num_tokens: int, context: int, num_groups: int, params: SamplingParams, vocab: int):
-    """The same step twice: with the requests, and again once the worker knows them."""
+    """Three steps: the first brings the requests, the second is the same without bringing them, the last ends them."""
     rng = np.random.default_rng(0)
     length = context + num_tokens
     num_blocks = length // 16 + 1

@@ -2,7 +2,7 @@
 
 The whole engine runs (scheduler, KV cache, batch, output processor with detokenization), only the model is a
 fake that returns ready-made tokens. Reports the median time per decode step, the model's own share taken off. What the
-replay of a program costs (copying inputs; binding views, when sizes change) counts as the model's.
+replay of a program costs (checking inputs, taking their addresses) counts as the model's.
 
     .venv/bin/python benchmarks/step_overhead.py [--steps 200] [--requests 1 64 256]
 

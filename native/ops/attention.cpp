@@ -49,15 +49,6 @@ void merge_row(const Sums& sums, const Sums& later, int64_t row, int64_t stride)
   }
 }
 
-template <class... Masks>
-void store_out(float* to, F32 x, Masks... mask) {
-  store(to, x, mask...);
-}
-template <class... Masks>
-void store_out(uint16_t* to, F32 x, Masks... mask) {
-  store_bf16(to, x, mask...);
-}
-
 // A partition of an item: what a thread computes at a time.
 template <class Cache>
 struct Step {
@@ -384,8 +375,8 @@ class Attention {
     const float* values = sums.values + row * stride_;
     const F32 factor = broadcast(1.0f / sums.totals[row]);
     // Adding 0 makes a zero positive: whether hidden values were added with weight 0 or not at all is not to be seen.
-    for (int64_t i = 0; i < whole; i += kLanes) store_out(out + i, load(values + i) * factor + zero());
-    if (whole < size) store_out(out + whole, load(values + whole) * factor + zero(), first_lanes(size - whole));
+    for (int64_t i = 0; i < whole; i += kLanes) store_as(out + i, load(values + i) * factor + zero());
+    if (whole < size) store_as(out + whole, load(values + whole) * factor + zero(), first_lanes(size - whole));
   }
 
   // Decoding waits for memory: a block of few rows fetches what it needs next, some bytes ahead. One thread, 64

@@ -38,7 +38,6 @@ struct Float32Cache {
   static Vector broadcast_step(const Element* p) { return broadcast(*p); }
   static F32 multiply_add(F32 sum, Vector a, Vector b) { return fma(a, b, sum); }
   static F32 element(Vector x, int) { return x; }
-  static void store_weights(Element* p, F32 x) { store(p, x); }
 };
 
 // A step takes a pair of them.
@@ -51,7 +50,6 @@ struct BFloat16Cache {
   static Vector broadcast_step(const Element* p) { return broadcast_pair(p); }
   static F32 multiply_add(F32 sum, Vector a, Vector b) { return dot(sum, a, b); }
   static F32 element(Vector x, int i) { return i == 0 ? low_elements(x) : high_elements(x); }
-  static void store_weights(Element* p, F32 x) { store_bf16(p, x); }
 };
 
 // Calls f(std::integral_constant<int, n>) for 1 <= n <= kMax.
@@ -240,13 +238,13 @@ float soften(const float* scores, int low, int high, int start, int stop, float 
   const F32 shift = broadcast(max_score);
   F32 sum = zero();
   int at = start / kLanes * kLanes;
-  for (; at + kLanes <= low; at += kLanes) Cache::store_weights(weights + at, zero());
+  for (; at + kLanes <= low; at += kLanes) store_as(weights + at, zero());
   for (; at < high; at += kLanes) {
     const F32 weight = exp(load(scores + at) - shift);
     sum = sum + weight;
-    Cache::store_weights(weights + at, weight);
+    store_as(weights + at, weight);
   }
-  for (; at < stop; at += kLanes) Cache::store_weights(weights + at, zero());
+  for (; at < stop; at += kLanes) store_as(weights + at, zero());
   return reduce_add(sum);
 }
 

@@ -23,8 +23,8 @@ struct AttentionArgs {
         window(args[9].integer),
         cap(float(args[10].real)),
         out(args[12]),
-        num_heads(args[0].cols / args[3 + 1].integer),
-        group(num_heads / args[2].integer) {}
+        num_heads(args[0].cols / cache.head_size),
+        group(num_heads / cache.num_kv_heads) {}
 
   const Arg& q;
   KVCache cache;

@@ -35,6 +35,8 @@ float penalized(float score, int32_t count, float repetition, float frequency, f
   return saturated(score - (count > 0 ? presence : 0.0f));
 }
 
+bool is_in(int64_t index, int64_t size) { return index >= 0 && index < size; }
+
 void run(const Arg* args, Worker& worker) {
   const Arg &logits = args[0], &edit_index = args[1], &mask_index = args[2], &masks = args[3];
   const int32_t *bias_start = args[4].as<int32_t>(), *bias_ids = args[5].as<int32_t>();
@@ -46,14 +48,30 @@ void run(const Arg* args, Worker& worker) {
     const int32_t entry = edit_index.as<int32_t>()[row];
     if (entry < 0) return;
     float* scores = edited.row<float>(row);
+    if (entry >= mask_index.rows) {
+      worker.fail("edit_logits: an edit index is outside the edits");
+      return;
+    }
     const int32_t mask = mask_index.as<int32_t>()[entry];
+    if (mask >= masks.rows) {
+      worker.fail("edit_logits: a mask index is outside the masks");
+      return;
+    }
     copy_allowed(logits.row<float>(row), logits.cols, mask < 0 ? nullptr : masks.row<uint32_t>(mask), scores);
     for (int32_t i = bias_start[entry]; i < bias_start[entry + 1]; ++i) {
+      if (!is_in(bias_ids[i], logits.cols)) {
+        worker.fail("edit_logits: the token id of a bias is outside the vocabulary");
+        return;
+      }
       float& score = scores[bias_ids[i]];
       if (score != -kInfinity) score = saturated(score + bias[i]);
     }
     const float* by = penalties.row<float>(entry);
     for (int32_t i = penalty_start[entry]; i < penalty_start[entry + 1]; ++i) {
+      if (!is_in(penalty_ids[i], logits.cols)) {
+        worker.fail("edit_logits: the token id of a penalty is outside the vocabulary");
+        return;
+      }
       float& score = scores[penalty_ids[i]];
       if (score != -kInfinity) score = penalized(score, penalty_counts[i], by[0], by[1], by[2]);
     }
@@ -62,6 +80,8 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
+// logits [L, V], edit_index [L], mask_index [C], masks [M, ceil(V / 32)], bias_start [C + 1], bias_ids [B], bias [B],
+// penalty_start [C + 1], penalty_ids [P], penalty_counts [P], penalties [C, 3] -> edited [L, V]
 const Kernel kEditLogits = {"edit_logits", 12, run};
 
 }  // namespace pelton

@@ -32,9 +32,6 @@ inline F32 gelu_tanh(F32 x) {
   return x / (broadcast(1.0f) + exp(y * factor));
 }
 
-inline void store_activated(float* p, F32 y, Mask mask) { store(p, y, mask); }
-inline void store_activated(uint16_t* p, F32 y, Mask mask) { store_bf16(p, y, mask); }
-
 template <class Format, class Activate>
 void run_activation(const Operands& op, Worker& worker, Activate activate) {
   const int64_t size = op.weight.rows / 2;
@@ -52,8 +49,7 @@ void run_activation(const Operands& op, Worker& worker, Activate activate) {
           gate = gate + gate_bias;
           up = up + up_bias;
         }
-        store_activated(op.activated.row<typename Format::Element>(tiles.first_row + row) + at, activate(gate) * up,
-                        mask);
+        store_as(op.activated.row<typename Format::Element>(tiles.first_row + row) + at, activate(gate) * up, mask);
       }
     }
   });

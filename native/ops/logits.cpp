@@ -1,13 +1,10 @@
 // The head: logits with their soft cap (Gemma Team 2024, arXiv:2408.00118), and the best token of each row.
 #include "ops/gemm.h"
 #include "ops/kernels.h"
+#include "ops/vocabulary.h"
 
 namespace pelton {
 namespace {
-
-constexpr int32_t kInvalidLogits = -1;
-constexpr int32_t kNoCandidate = -2;
-constexpr float kInfinity = __builtin_inff();
 
 struct Operands {
   const Arg& x;

@@ -16,7 +16,7 @@ namespace {
 double log_total(const float* scores, int64_t size, float highest) {
   LaneSums sums;
   for_vectors(scores, 0, size, [&](int64_t, F32 x, Mask) { sums.add(exp(x - broadcast(highest))); });
-  return double(highest) + std::log(sums.total());
+  return double(highest) + double(log_scalar(float(sums.total())));
 }
 
 int32_t num_higher(const float* scores, int64_t size, float score) {
@@ -46,6 +46,10 @@ void run(const Arg* args, Worker& worker) {
       worker.fail("logprobs: a row asks for more than there is room for");
       return;
     }
+    if (token_id >= size) {
+      worker.fail("logprobs: a token id is outside the vocabulary");
+      return;
+    }
     const float* scores = logits.row<float>(row);
     const float highest = highest_of(scores, size);
     if (!std::isfinite(highest)) {
@@ -69,6 +73,8 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
+// logits [L, V], token_ids [L], num_logprobs [L], max_logprobs, normalize
+// -> sampled_logprob [L], rank [L], top_ids [L, max_logprobs], top_logprobs [L, max_logprobs]
 const Kernel kLogprobs = {"logprobs", 9, run};
 
 }  // namespace pelton

@@ -29,11 +29,6 @@ float sum_of_squares(const float* x, int64_t width) {
   return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-void store_at(float* out, F32 y) { store(out, y); }
-void store_at(float* out, F32 y, Mask mask) { store(out, y, mask); }
-void store_at(uint16_t* out, F32 y) { store_bf16(out, y); }
-void store_at(uint16_t* out, F32 y, Mask mask) { store_bf16(out, y, mask); }
-
 // out = weight * x / root_mean_square(x) + residual. `residual` is null for none.
 template <class Out>
 void normalize_row(const float* x, const float* weight, float eps, const float* residual, int64_t width, Out* out) {
@@ -42,13 +37,13 @@ void normalize_row(const float* x, const float* weight, float eps, const float* 
   for (; i + kLanes <= width; i += kLanes) {
     F32 y = load(x + i) * scale * load(weight + i);
     if (residual != nullptr) y = y + load(residual + i);
-    store_at(out + i, y);
+    store_as(out + i, y);
   }
   if (i < width) {
     const Mask mask = first_lanes(width - i);
     F32 y = load(x + i, mask) * scale * load(weight + i, mask);
     if (residual != nullptr) y = y + load(residual + i, mask);
-    store_at(out + i, y, mask);
+    store_as(out + i, y, mask);
   }
 }
 

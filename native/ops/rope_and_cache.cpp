@@ -35,16 +35,6 @@ struct RopeArgs {
   int64_t num_heads;
 };
 
-// Stores as the element type says; with a mask, those lanes.
-template <class... Masks>
-void store_elements(float* to, F32 x, Masks... mask) {
-  store(to, x, mask...);
-}
-template <class... Masks>
-void store_elements(uint16_t* to, F32 x, Masks... mask) {
-  store_bf16(to, x, mask...);
-}
-
 // Calls f(i) for each whole vector of `size` elements, and f(i, mask) for what remains. (Masked stores are slow on some
 // processors.)
 template <class F>
@@ -77,8 +67,8 @@ void rotate(const RopeArgs& op, const float* x, const float* norm, int64_t token
       second = second * factor * load(norm + half + i, mask...);
     }
     const F32 cos = load(cosines + i, mask...), sin = load(sines + i, mask...);
-    store_elements(out + i, first * cos - second * sin, mask...);
-    store_elements(out + half + i, second * cos + first * sin, mask...);
+    store_as(out + i, first * cos - second * sin, mask...);
+    store_as(out + half + i, second * cos + first * sin, mask...);
   });
 }
 
@@ -145,7 +135,7 @@ class Rope {
       }
       Element* values = values_[has_first ? 1 : 0];
       for_vectors(cache_.num_kv_heads * size_,
-                  [=](int64_t i, auto... mask) { store_elements(values + i, load(x + i, mask...), mask...); });
+                  [=](int64_t i, auto... mask) { store_as(values + i, load(x + i, mask...), mask...); });
       if (has_first) {
         write_pair(token - 1);
         has_first = false;
@@ -209,7 +199,8 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
-// qkv [T, (H + 2K) * D], cos and sin [T, D / 2], slot_mapping [T], cache, norms -> q [T, H * D]
+// qkv [T, (H + 2K) * D], cos [T, D / 2], sin [T, D / 2], slot_mapping [T], cache: array, num_kv_heads, block_size,
+// head_size, norms: q weight [D] or none, k weight [D] or none, eps -> q [T, H * D]
 const Kernel kRopeAndCache = {"rope_and_cache", 12, run};
 
 }  // namespace pelton

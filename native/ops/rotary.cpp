@@ -1,7 +1,6 @@
 // Angles of the rotary position embedding (Su et al. 2021, arXiv:2104.09864).
-#include <cmath>
-
 #include "ops/kernels.h"
+#include "vec/vec.h"
 
 namespace pelton {
 namespace {
@@ -20,8 +19,9 @@ void run(const Arg* args, Worker& worker) {
       float *cos_row = cos.row<float>(row), *sin_row = sin.row<float>(row);
       for (int64_t i = 0; i < width; ++i) {
         const float angle = position * frequencies.as<float>()[i];
-        cos_row[i] = std::cos(angle) * factor;
-        sin_row[i] = std::sin(angle) * factor;
+        const SinCos of_angle = sin_cos(angle);
+        cos_row[i] = of_angle.cos * factor;
+        sin_row[i] = of_angle.sin * factor;
       }
     }
   });
@@ -29,7 +29,7 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
-// positions, frequencies, factor -> cos, sin
+// positions [T], frequencies [D / 2], factor -> cos [T, D / 2], sin [T, D / 2]
 const Kernel kRotary = {"rotary", 5, run};
 
 }  // namespace pelton

@@ -49,6 +49,8 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
+// logits [L, V], best_ids [L], edited [L, V], edit_index [L], warpers [L, 4], seed [L], choice [L], position [L]
+// -> token_ids [L]
 const Kernel kSample = {"sample", 9, run};
 
 }  // namespace pelton

@@ -45,6 +45,7 @@ void run(const Arg* args, Worker& worker) {
 
 }  // namespace
 
+// logits [L, V], edited [L, V], edit_index [L], warpers [L, 4], num_logprobs [L] -> warped [L, V]
 const Kernel kWarpLogits = {"warp_logits", 6, run};
 
 }  // namespace pelton

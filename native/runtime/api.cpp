@@ -31,6 +31,10 @@ constexpr int64_t kPackedRows = 4 * pelton::kPanel;  // at a time, by one thread
 
 }  // namespace
 
+// Changes whenever Python has to know: with this interface, the layouts of weights and caches, the meaning of
+// arguments.
+PELTON_API int32_t pelton_interface() { return 1; }
+
 // Whether this processor can run an instruction-set level. Ask the portable library.
 PELTON_API int32_t pelton_supports(const char* level) {
   if (std::strcmp(level, "portable") == 0) return 1;
@@ -86,6 +90,7 @@ PELTON_API void pelton_pack(pelton::Replay* replay, int32_t format, const float*
                             void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
   Packing packing{pelton::DType(format), source, n, k, target, first_column, panel_stride, panel_offset, {}};
   replay->pool().run(
+      replay->pool().size(),
       [](void* argument, int) {
         Packing& p = *static_cast<Packing*>(argument);
         for (int64_t row = p.next.fetch_add(kPackedRows); row < p.n; row = p.next.fetch_add(kPackedRows)) {
@@ -106,6 +111,7 @@ PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
   for (int i = 0; i < kTries; ++i) {
     const auto start = std::chrono::steady_clock::now();
     replay->pool().run(
+        replay->pool().size(),
         [](void* argument, int thread) {
           for (int j = 0; j < kBarriers; ++j) static_cast<pelton::ThreadPool*>(argument)->barrier(thread, [] {});
         },

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ops/kernels.h"
+#include "runtime/clock.h"
 
 namespace pelton {
 namespace {
@@ -43,11 +44,11 @@ Program::Program(const LaunchSpec* launches, int num_launches) {
 }
 
 int64_t Worker::claim(int64_t num, int phase) {
-  return replay_->counters_[replay_->current_][phase].next.fetch_add(num, std::memory_order_relaxed);
+  return replay_->counters_[phase].next.fetch_add(num, std::memory_order_relaxed);
 }
 
 int64_t Worker::claim_of(int owner) {
-  return replay_->counters_[replay_->current_][2 + owner].next.fetch_add(1, std::memory_order_relaxed);
+  return replay_->counters_[2 + owner].next.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Worker::barrier() {
@@ -70,8 +71,8 @@ void Worker::fail(const char* message) {
   replay_->error_.compare_exchange_strong(none, message);
 }
 
-Replay::Replay(int num_threads) : pool_(num_threads), workers_(num_threads) {
-  for (std::vector<Counter>& counters : counters_) counters = std::vector<Counter>(2 + num_threads);
+Replay::Replay(int num_threads)
+    : pool_(num_threads), workers_(num_threads), crowding_(num_threads), counters_(2 + num_threads) {
   for (int i = 0; i < num_threads; ++i) {
     workers_[i].index_ = i;
     workers_[i].replay_ = this;
@@ -86,17 +87,18 @@ Replay::~Replay() {
 const char* Replay::run(const Run* runs, int num_runs) {
   steps_.clear();
   args_.clear();
-  const int num_threads = pool_.choose_threads();
+  const int64_t start = now_ns();
+  const int num_threads = crowding_.num_threads(start);
   for (Worker& worker : workers_) worker.count_ = num_threads;
   for (int i = 0; i < num_runs; ++i) resolve(runs[i], num_threads);
   error_ = nullptr;
   has_failed_ = false;
-  current_ = 0;
-  for (std::vector<Counter>& counters : counters_) {
-    for (Counter& counter : counters) counter.next = 0;
-  }
-  pool_.run([](void* replay, int i) { static_cast<Replay*>(replay)->work(static_cast<Replay*>(replay)->workers_[i]); },
-            this);
+  const auto work = [](void* replay, int i) {
+    static_cast<Replay*>(replay)->work(static_cast<Replay*>(replay)->workers_[i]);
+  };
+  const int64_t stalled = pool_.run(num_threads, work, this);
+  const int64_t end = now_ns();
+  if (num_threads > 1) crowding_.record(end, end - start, stalled);
   return error_;
 }
 
@@ -134,15 +136,12 @@ void Replay::resolve(const Run& run, int num_threads) {
   }
 }
 
-void Replay::work(Worker& worker) {
+void Replay::work(Worker& worker) noexcept {
   worker.shared_ = shared_;
   for (const Step& step : steps_) {
     step.kernel->run(&args_[step.first_arg], worker);
     pool_.barrier(worker.index(), [this] {
-      for (Counter& counter : counters_[(current_ + kNumCounters - 1) % kNumCounters]) {
-        counter.next.store(0, std::memory_order_relaxed);
-      }
-      current_ = (current_ + 1) % kNumCounters;
+      for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
       has_failed_ = error_.load(std::memory_order_relaxed) != nullptr;
     });
     if (has_failed_) return;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/crowding.h"
 #include "runtime/kernel.h"
 #include "runtime/thread_pool.h"
 
@@ -75,15 +76,12 @@ class Replay {
     const Kernel* kernel;
     size_t first_arg;
   };
-  // A launch's claim counters, per phase. Three sets take turns: the last thread to end a launch clears the set of the
-  // one before, which nobody can be in any more.
   struct Counter {
     alignas(128) std::atomic<int64_t> next{0};
   };
-  static constexpr int kNumCounters = 3;
 
   void resolve(const Run& run, int num_threads);
-  void work(Worker& worker);
+  void work(Worker& worker) noexcept;  // an exception on one thread would leave the others waiting for it
 
   ThreadPool pool_;
   std::vector<Worker> workers_;
@@ -93,9 +91,9 @@ class Replay {
   size_t shared_bytes_ = 0;
   std::atomic<const char*> error_{nullptr};
   bool has_failed_ = false;  // changes while all threads wait, so that they agree
-  // Of each set: those of the two phases, then one for each thread's own range.
-  std::vector<Counter> counters_[kNumCounters];
-  int current_ = 0;
+  Crowding crowding_;
+  // Of a launch: those of the two phases, then one for each thread's own range.
+  std::vector<Counter> counters_;
 };
 
 }  // namespace pelton

@@ -1,40 +1,38 @@
 // Tells whether another thread of this process is on a processor.
 #pragma once
 
-#include <cstdint>
-
-#if defined(__linux__)
 #include <pthread.h>
 #include <time.h>
-#endif
+
+#include <atomic>
+#include <cstdint>
 
 namespace pelton {
 
 class ThreadClock {
  public:
-  // Of the calling thread, from now on.
-  void enroll() {
+  // Of this thread, from now on.
+  void enroll(pthread_t thread) {
 #if defined(__linux__)
-    is_known_ = pthread_getcpuclockid(pthread_self(), &clock_) == 0;
+    clockid_t clock;
+    if (pthread_getcpuclockid(thread, &clock) == 0) clock_.store(clock, std::memory_order_relaxed);
+#else
+    static_cast<void>(thread);
 #endif
   }
 
   // Processor time that the thread has used, in ns: it stands still while the thread is not running. -1 if unknown.
   int64_t now() const {
-#if defined(__linux__)
     timespec time;
-    if (is_known_ && clock_gettime(clock_, &time) == 0) {
-      return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-    }
-#endif
-    return -1;
+    const int64_t clock = clock_.load(std::memory_order_relaxed);
+    if (clock == kUnknown || clock_gettime(static_cast<clockid_t>(clock), &time) != 0) return -1;
+    return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
   }
 
  private:
-#if defined(__linux__)
-  clockid_t clock_ = 0;
-#endif
-  bool is_known_ = false;
+  static constexpr int64_t kUnknown = INT64_MAX;  // no clockid_t is so large
+
+  std::atomic<int64_t> clock_{kUnknown};
 };
 
 }  // namespace pelton

@@ -1,6 +1,8 @@
 #include "runtime/thread_pool.h"
 
-#include <chrono>
+#include <pthread.h>
+
+#include "runtime/clock.h"
 
 namespace pelton {
 namespace {
@@ -9,7 +11,8 @@ namespace {
 constexpr int64_t kBarrierSpin = 100'000;
 // What Python does between two steps of a large batch takes 1 to 2 ms, that of a small one 0.5 ms.
 constexpr int64_t kIdleSpin = 500'000;
-// A thread whose processor time stands still for so long is not running.
+// A thread whose processor time stands still for so long is not running: Linux counts it in ns. Where clocks are
+// coarse, a long wait looks like one for such a thread, and the waiting thread sleeps early.
 constexpr int64_t kStandstill = 20'000;
 
 inline void pause() {
@@ -18,11 +21,6 @@ inline void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -58,45 +56,50 @@ void Gate::sleep(uint32_t seen) {
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-ThreadPool::ThreadPool(int num_threads)
-    : num_threads_(num_threads), num_active_(num_threads), crowding_(num_threads), members_(new Member[num_threads]) {
-  for (int thread = 1; thread < num_threads; ++thread) threads_.emplace_back(&ThreadPool::loop, this, thread);
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), members_(new Member[num_threads]) {
+  try {
+    for (int thread = 1; thread < num_threads; ++thread) {
+      threads_.emplace_back(&ThreadPool::loop, this, thread);
+      members_[thread].clock.enroll(threads_.back().native_handle());
+    }
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  stop_ = true;
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
+  is_stopping_ = true;
   for (size_t thread = 1; thread <= threads_.size(); ++thread) members_[thread].start.open();
   for (std::thread& thread : threads_) thread.join();
 }
 
-int ThreadPool::choose_threads() { return num_active_ = crowding_.num_threads(now_ns()); }
-
-void ThreadPool::run(Function function, void* argument) {
+int64_t ThreadPool::run(int num_threads, Function function, void* argument) {
+  num_active_ = num_threads;
   function_ = function;
   argument_ = argument;
-  members_[0].clock.enroll();
+  members_[0].clock.enroll(pthread_self());
   stalled_.store(0, std::memory_order_relaxed);
-  const int64_t start = now_ns();
-  for (int thread = 1; thread < num_active_; ++thread) members_[thread].start.open();
+  for (int thread = 1; thread < num_threads; ++thread) members_[thread].start.open();
   function(argument, 0);
   barrier(0, [] {});
-  const int64_t end = now_ns();
-  if (num_active_ > 1) crowding_.record(end, end - start, stalled_.load(std::memory_order_relaxed) / (num_active_ - 1));
+  return num_threads > 1 ? stalled_.load(std::memory_order_relaxed) / (num_threads - 1) : 0;
 }
 
 void ThreadPool::loop(int thread) {
   Member& member = members_[thread];
-  member.clock.enroll();
   for (uint32_t seen = 0;; ++seen) {
     if (!member.start.spin(seen, kIdleSpin)) member.start.sleep(seen);
-    if (stop_) return;
+    if (is_stopping_) return;
     function_(argument_, thread);
     barrier(thread, [] {});
   }
 }
 
-bool ThreadPool::is_anyone_off(uint32_t seen) const {
-  for (int thread = 0; thread < num_active_; ++thread) {
+bool ThreadPool::is_anyone_off(uint32_t seen, int num_active) const {
+  for (int thread = 0; thread < num_active; ++thread) {
     const Member& member = members_[thread];
     if (member.arrived.load(std::memory_order_acquire) == seen + 1) continue;
     const int64_t before = member.clock.now();
@@ -106,9 +109,9 @@ bool ThreadPool::is_anyone_off(uint32_t seen) const {
   return false;
 }
 
-void ThreadPool::wait(uint32_t seen) {
+void ThreadPool::wait(uint32_t seen, int num_active) {
   while (!barrier_.spin(seen, kBarrierSpin)) {
-    if (!is_anyone_off(seen)) continue;
+    if (!is_anyone_off(seen, num_active)) continue;
     // Whoever is off may get this processor.
     const int64_t start = now_ns();
     barrier_.sleep(seen);

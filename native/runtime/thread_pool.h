@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/crowding.h"
 #include "runtime/thread_clock.h"
 
 namespace pelton {
@@ -32,7 +31,7 @@ class Gate {
   std::condition_variable wake_;
 };
 
-// The calling thread, number 0, and up to `num_threads - 1` others. One `run` at a time.
+// The calling thread, number 0, and `num_threads - 1` others. One `run` at a time.
 class ThreadPool {
  public:
   using Function = void (*)(void* argument, int thread);
@@ -43,25 +42,25 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return num_threads_; }
-  // How many threads the next run has: fewer than there are while the machine is crowded.
-  int choose_threads();
-  // Calls function(argument, i) on as many threads as were chosen; returns when all are done.
-  void run(Function function, void* argument);
+  // Calls function(argument, i) on the first `num_threads` threads; returns when all are done. -> how long each of them
+  // has waited, on average, for threads that were not running, in ns.
+  int64_t run(int num_threads, Function function, void* argument);
   // Within `run`: waits for all of its threads. The last to come calls `last` first, while the others still wait.
   template <class F>
   void barrier(int thread, F&& last) {
-    if (num_active_ == 1) {
+    const int num = num_active_;  // before arriving: once all have arrived, the next run may change it
+    if (num == 1) {
       last();
       return;
     }
     const uint32_t seen = barrier_.now();
     members_[thread].arrived.store(seen + 1, std::memory_order_release);
-    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) == num_active_ - 1) {
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) == num - 1) {
       num_arrived_.store(0, std::memory_order_relaxed);
       last();
       barrier_.open();
     } else {
-      wait(seen);
+      wait(seen, num);
     }
   }
 
@@ -73,18 +72,18 @@ class ThreadPool {
   };
 
   void loop(int thread);
-  void wait(uint32_t seen);
-  bool is_anyone_off(uint32_t seen) const;
+  void stop();
+  void wait(uint32_t seen, int num_active);
+  bool is_anyone_off(uint32_t seen, int num_active) const;
 
   const int num_threads_;
-  int num_active_;
+  int num_active_ = 1;
   Function function_ = nullptr;
   void* argument_ = nullptr;
-  bool stop_ = false;
+  bool is_stopping_ = false;
   Gate barrier_;
   alignas(128) std::atomic<int> num_arrived_{0};
   alignas(128) std::atomic<int64_t> stalled_{0};  // ns, of all threads of a run
-  Crowding crowding_;
   std::unique_ptr<Member[]> members_;
   std::vector<std::thread> threads_;
 };

@@ -101,7 +101,14 @@ void check_partial_memory() {
   const auto store_float = [](float* p, F32 x, Mask mask) { store(p, x, mask); };
   const auto load_float = [](const float* p, Mask mask) { return load(p, mask); };
   const auto store_half = [](uint16_t* p, F32 x, Mask mask) { store_bf16(p, x, mask); };
-  const auto load_half = [](const uint16_t* p, Mask mask) { return load_bf16(p, mask); };
+  const auto load_half = [](const uint16_t* p, Mask mask) {
+    float lanes[kLanes] = {};
+    for (uint32_t rest = bits(mask); rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      lanes[lane] = float_of(uint32_t(p[lane]) << 16);
+    }
+    return load(lanes);
+  };
   for (int n = 0; n <= kLanes; ++n) {
     const uint32_t head = (1u << n) - 1u, tail = ((1u << kLanes) - 1u) & ~((1u << (kLanes - n)) - 1u);
     check_partial(reinterpret_cast<float*>(page.end()) - n, head, store_float, load_float, "end, float");
@@ -130,20 +137,16 @@ void check_partial_memory() {
 
 void check_arithmetic() {
   const F32 a = counting(1.5f, 1.0f), b = counting(-2.0f, 0.25f);
-  const Lanes sum(a + b), difference(a - b), product(a * b), quotient(a / b), root(sqrt(a)), nearest(round(b));
+  const Lanes sum(a + b), difference(a - b), product(a * b), quotient(a / b), root(sqrt(a));
   for (int i = 0; i < kLanes; ++i) {
     const float x = 1.5f + float(i), y = -2.0f + 0.25f * float(i);
     check(sum[i] == x + y && difference[i] == x - y && product[i] == x * y && same(quotient[i], x / y), "+ - * /", i);
-    check(root[i] == std::sqrt(x) && same(nearest[i], std::nearbyint(y)), "sqrt, round", i);
+    check(root[i] == std::sqrt(x), "sqrt", i);
   }
-  for (const float x :
-       {0.5f, 1.5f, 2.5f, -0.5f, -0.25f, -3.5f, 8388607.5f, 8388609.0f, 1e30f, -1e30f, kInfinity, 0.0f, -0.0f}) {
-    check(same(Lanes(round(broadcast(x)))[0], std::nearbyint(x)), "round", x);
-  }
-  check(std::isnan(Lanes(round(broadcast(kNan)))[0]), "round of NaN");
-  for (const float x : {0.5f, 1.5f, 2.5f, -0.5f, -3.5f, -7.0f, 1e9f, -2147483648.0f}) {
+  for (const float x : {0.5f, 1.5f, 2.5f, -0.5f, -0.25f, -3.5f, -7.0f, 8388607.5f, 8388609.0f, 1e9f, -2147483648.0f}) {
     int32_t whole[kLanes];
-    store_int(whole, to_int(broadcast(x)));
+    const I32 nearest = to_int(broadcast(x));
+    std::memcpy(whole, &nearest, sizeof(whole));
     check(whole[kLanes - 1] == int32_t(std::nearbyint(x)), "to_int", x);
   }
   const F32 one = broadcast(1.0f), nan = broadcast(kNan);
@@ -164,7 +167,8 @@ void check_arithmetic() {
   check(Lanes(denormal)[0] == std::ldexp(1.5f, -140), "scale_by_power to a denormal number");
   check(Lanes(scale_by_power(broadcast(0.75f), broadcast(128.0f)))[0] == std::ldexp(0.75f, 128), "scale_by_power");
   int32_t whole[kLanes];
-  store_int(whole, shift_right<4>(broadcast_int(-256)) + shift_left<4>(broadcast_int(1)) - broadcast_int(3));
+  const I32 shifted = shift_right<4>(broadcast_int(-256)) + shift_left<4>(broadcast_int(1)) - broadcast_int(3);
+  std::memcpy(whole, &shifted, sizeof(whole));
   check(whole[0] == -3, "shifts", whole[0]);
 }
 
@@ -189,7 +193,6 @@ void check_bf16() {
     for (int i = 0; i < kLanes; ++i) {
       check(halves[i] == rounded_to_bf16(x) || (is_denormal && halves[i] == (word >> 31) << 15), "store_bf16", word);
     }
-    check(same(Lanes(load_bf16(halves))[kLanes - 1], float_of(uint32_t(halves[0]) << 16)), "load_bf16", word);
   }
 }
 
@@ -200,16 +203,12 @@ void check_pairs() {
     b[i] = rounded_to_bf16(0.5f * float(i) - 3.0f);
   }
   const Lanes sums(dot(broadcast(0.25f), load_pairs(a), load_pairs(b)));
-  const Lanes halves(dot(zero(), low_only(load_pairs(a)), low_only(load_pairs(b))));
   const Lanes spread(dot(zero(), broadcast_pair(a), load_pairs(b)));
   for (int i = 0; i < kLanes; ++i) {
     const float low = float(2 * i + 1), high = float(2 * i + 2), x = float(i) - 3.0f, y = float(i) - 2.5f;
     check(sums[i] == 0.25f + low * x + high * y, "dot", i);
-    check(halves[i] == low * x, "low_only", i);
     check(spread[i] == x + 2.0f * y, "broadcast_pair", i);
   }
-  a[1] = b[1] = rounded_to_bf16(kNan);
-  check(Lanes(dot(zero(), low_only(load_pairs(a)), low_only(load_pairs(b))))[0] == -3.0f, "low_only of NaN");
 }
 
 // The distance of `x` from `exact`, in units of the last place of a float32 of that size.
@@ -220,6 +219,8 @@ double units(float x, double exact) {
   std::frexp(exact, &exponent);
   return std::fabs(double(x) - exact) / std::ldexp(1.0, std::max(exponent - 24, -149));
 }
+
+float tanh_scalar(float x) { return first_lane(tanh(broadcast(x))); }
 
 struct Function {
   const char* name;

@@ -1,4 +1,4 @@
-// Vectors of AVX2 with FMA and F16C: 8 lanes.
+// Vectors of AVX2 with FMA: 8 lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -42,7 +42,6 @@ inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }                // b if one is NaN
 inline F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.v, b.v)}; }                // b if one is NaN
 inline F32 sqrt(F32 a) { return {_mm256_sqrt_ps(a.v)}; }
-inline F32 round(F32 a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 
 inline Mask operator<(F32 a, F32 b) { return {_mm256_castps_si256(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))}; }
 inline Mask operator<=(F32 a, F32 b) { return {_mm256_castps_si256(_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ))}; }
@@ -61,8 +60,6 @@ inline Mask from_bits(uint32_t bits) {
 inline F32 select(Mask mask, F32 yes, F32 no) { return {_mm256_blendv_ps(no.v, yes.v, _mm256_castsi256_ps(mask.m))}; }
 
 inline I32 broadcast_int(int32_t x) { return {_mm256_set1_epi32(x)}; }
-inline I32 load_int(const int32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
-inline void store_int(int32_t* p, I32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.v); }
 inline I32 operator+(I32 a, I32 b) { return {_mm256_add_epi32(a.v, b.v)}; }
 inline I32 operator-(I32 a, I32 b) { return {_mm256_sub_epi32(a.v, b.v)}; }
 inline I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.v, b.v)}; }
@@ -98,15 +95,6 @@ inline float reduce_max(F32 a) {  // of lanes without NaN
 }
 
 // bfloat16: the upper half of a float32. Stores round to nearest, even on ties; NaN stays NaN.
-inline F32 load_bf16(const uint16_t* p) {
-  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))};
-}
-inline F32 load_bf16(const uint16_t* p, Mask mask) {
-  alignas(16) uint16_t lanes[kLanes] = {};
-  for (uint32_t left = bits(mask); left != 0; left &= left - 1) lanes[__builtin_ctz(left)] = p[__builtin_ctz(left)];
-  return load_bf16(lanes);
-}
 inline __m128i round_to_bf16(F32 x) {
   const __m256i word = _mm256_castps_si256(x.v), upper = _mm256_srli_epi32(word, 16);
   const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
@@ -136,7 +124,6 @@ inline Pairs broadcast_pair(const uint16_t* p) {
   std::memcpy(&pair, p, 4);
   return {_mm256_set1_epi32(pair)};
 }
-inline Pairs low_only(Pairs a) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(0xffff))}; }  // second elements: 0
 inline F32 low_elements(Pairs a) { return {_mm256_castsi256_ps(_mm256_slli_epi32(a.v, 16))}; }
 inline F32 high_elements(Pairs a) {
   return {_mm256_castsi256_ps(_mm256_and_si256(a.v, _mm256_set1_epi32(int32_t(0xffff0000))))};

@@ -48,7 +48,6 @@ inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }                // b if one is NaN
 inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }                // b if one is NaN
 inline F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
-inline F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 
 inline Mask operator<(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 inline Mask operator<=(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
@@ -64,8 +63,6 @@ inline Mask from_bits(uint32_t bits) { return {__mmask16(bits)}; }
 inline F32 select(Mask mask, F32 yes, F32 no) { return {_mm512_mask_blend_ps(mask.m, no.v, yes.v)}; }
 
 inline I32 broadcast_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
-inline I32 load_int(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
-inline void store_int(int32_t* p, I32 x) { _mm512_storeu_si512(p, x.v); }
 inline I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I32 operator-(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
@@ -95,13 +92,6 @@ inline float reduce_add(F32 a) {
 inline float reduce_max(F32 a) { return _mm512_reduce_max_ps(a.v); }  // of lanes without NaN
 
 // bfloat16: the upper half of a float32. Stores round to nearest, even on ties; NaN stays NaN, denormals become zero.
-inline F32 load_bf16(const uint16_t* p) {
-  return {_mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
-}
-inline F32 load_bf16(const uint16_t* p, Mask mask) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask.m, p)), 16))};
-}
 inline void store_bf16(uint16_t* p, F32 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
 }
@@ -120,7 +110,6 @@ inline Pairs broadcast_pair(const uint16_t* p) {
   std::memcpy(&pair, p, 4);
   return {_mm512_set1_epi32(pair)};
 }
-inline Pairs low_only(Pairs a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(0xffff))}; }  // second elements: 0
 inline F32 low_elements(Pairs a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
 inline F32 high_elements(Pairs a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(int32_t(0xffff0000))))};

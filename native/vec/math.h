@@ -1,4 +1,5 @@
-// exp, log and tanh of vectors, within 2 units in the last place. Included by vec/vec.h after the level's vectors.
+// exp, log and tanh of vectors, within 2 units in the last place; sine and cosine of a number. Included by vec/vec.h
+// after the level's vectors.
 //
 // The polynomials are minimax fits (weighted for relative error) of the functions named beside them; each adds less
 // than 0.2 units to the error of a result.
@@ -69,6 +70,41 @@ inline F32 tanh(F32 x) {
 // The bits that a lane of a vector gets.
 inline float exp_scalar(float x) { return first_lane(exp(broadcast(x))); }
 inline float log_scalar(float x) { return first_lane(log(broadcast(x))); }
-inline float tanh_scalar(float x) { return first_lane(tanh(broadcast(x))); }
+
+struct SinCos {
+  float sin;
+  float cos;
+};
+
+// Of one angle, in float64: rounded to float32 the error is half a unit in the last place and some 1e-11, for |x| up to
+// 2^31. Branches would keep the compiler from computing several angles at once; the operations on one are the same
+// then.
+inline SinCos sin_cos(float x) {
+  // x = n pi / 2 + r with |r| <= pi / 4. Adding 1.5 * 2^52 rounds to a whole number, which the low bits of the sum then
+  // hold. The upper and middle parts of pi / 2 have 22 bits each, so that n times them is exact.
+  constexpr double kRounder = 0x1.8p52;
+  constexpr double kUpper = 0x1.921fb00000000p+0, kMiddle = 0x1.5110b00000000p-22, kLower = 0x1.18469898cc517p-44;
+  const double shifted = double(x) * 0.63661977236758138 + kRounder, n = shifted - kRounder;
+  const double r = ((double(x) - n * kUpper) - n * kMiddle) - n * kLower;
+  uint64_t quarter;
+  std::memcpy(&quarter, &shifted, sizeof(quarter));
+  const double square = r * r;
+  // Taylor series.
+  double s = -1.0 / 39916800;
+  s = s * square + 1.0 / 362880;
+  s = s * square - 1.0 / 5040;
+  s = s * square + 1.0 / 120;
+  s = s * square - 1.0 / 6;
+  s = s * square * r + r;
+  double c = 1.0 / 479001600;
+  c = c * square - 1.0 / 3628800;
+  c = c * square + 1.0 / 40320;
+  c = c * square - 1.0 / 720;
+  c = c * square + 1.0 / 24;
+  c = c * square - 0.5;
+  c = c * square + 1.0;
+  const double sin = (quarter & 1) != 0 ? c : s, cos = (quarter & 1) != 0 ? s : c;
+  return {float((quarter & 2) != 0 ? -sin : sin), float(((quarter + 1) & 2) != 0 ? -cos : cos)};
+}
 
 }  // namespace pelton

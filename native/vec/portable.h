@@ -53,12 +53,6 @@ inline void store(float* p, F32 x, Mask mask) {
 inline float first_lane(F32 a) { return a.v[0]; }
 
 inline I32 broadcast_int(int32_t x) { return {IntVector{x, x, x, x}}; }
-inline I32 load_int(const int32_t* p) {
-  I32 x;
-  std::memcpy(&x.v, p, sizeof(x.v));
-  return x;
-}
-inline void store_int(int32_t* p, I32 x) { std::memcpy(p, &x.v, sizeof(x.v)); }
 inline I32 operator+(I32 a, I32 b) { return {IntVector(UIntVector(a.v) + UIntVector(b.v))}; }
 inline I32 operator-(I32 a, I32 b) { return {IntVector(UIntVector(a.v) - UIntVector(b.v))}; }
 inline I32 operator&(I32 a, I32 b) { return {a.v & b.v}; }
@@ -133,18 +127,6 @@ inline float reduce_max(F32 a) {  // of lanes without NaN
 }
 
 // bfloat16: the upper half of a float32. Stores round to nearest, even on ties; NaN stays NaN.
-inline F32 load_bf16(const uint16_t* p) {
-  HalfVector halves;
-  std::memcpy(&halves, p, sizeof(halves));
-  return {FloatVector(__builtin_convertvector(halves, UIntVector) << 16)};
-}
-inline F32 load_bf16(const uint16_t* p, Mask mask) {
-  uint16_t lanes[kLanes] = {};
-  for (int i = 0; i < kLanes; ++i) {
-    if (mask.m[i] != 0) lanes[i] = p[i];
-  }
-  return load_bf16(lanes);
-}
 inline void store_bf16(uint16_t* p, F32 x) {
   const UIntVector word = UIntVector(x.v), upper = word >> 16, nan = UIntVector(is_nan(x).m);
   const UIntVector rounded = (word + ((upper & 1) + 0x7fff)) >> 16;
@@ -179,7 +161,6 @@ inline Pairs broadcast_pair(const uint16_t* p) {
   const uint32_t pair = p[0] | uint32_t(p[1]) << 16;
   return {UIntVector{pair, pair, pair, pair}};
 }
-inline Pairs low_only(Pairs a) { return {a.v & 0xffff}; }  // second elements: 0
 inline F32 low_elements(Pairs a) { return {FloatVector(a.v << 16)}; }
 inline F32 high_elements(Pairs a) { return {FloatVector(a.v & 0xffff0000)}; }
 // sum + a0 * b0 + a1 * b1 in each lane, always in the same order.

@@ -10,3 +10,17 @@
 #endif
 
 #include "vec/math.h"
+
+namespace pelton {
+
+// Stores as the element type says; with a mask, those lanes.
+template <class... Masks>
+inline void store_as(float* to, F32 x, Masks... mask) {
+  store(to, x, mask...);
+}
+template <class... Masks>
+inline void store_as(uint16_t* to, F32 x, Masks... mask) {
+  store_bf16(to, x, mask...);
+}
+
+}  // namespace pelton

@@ -1,4 +1,4 @@
-"""The environment variables that Pelton reads: all of them, in one place (at most ten)."""
+"""The environment variables that Pelton reads at run time: all of them, in one place (at most ten)."""
 
 import os
 from pathlib import Path

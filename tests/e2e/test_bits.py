@@ -178,7 +178,9 @@ def test_preempted(make, alone):
     assert len(resumed) == core_of(llm).scheduler.num_preemptions >= 3
 
 
-@pytest.mark.parametrize("options", [{"enforce_eager": True}, {"num_threads": 1}, {"num_threads": 2}, {"num_threads": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"enforce_eager": True}, {"num_threads": 1}, {"num_threads": 2}, {"num_threads": 3}], ids=str
+)
 def test_eager_and_other_numbers_of_threads(make, alone, options):
     llm, _ = make(**options)
     alone.assert_same(run(llm, alone.requests))

@@ -12,10 +12,20 @@ from tests.support.native import needs_native
 
 REPOSITORY = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
-FLAGS = "-std=c++17 -O2 -ffp-contract=off -fno-math-errno -Wno-psabi -fPIC -shared -DPELTON_LEVEL_PORTABLE".split()
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-Wno-psabi",
+    "-fPIC",
+    "-shared",
+    "-DPELTON_LEVEL_PORTABLE",
+]
 RIGHT = "sum[row][i] = Format::multiply_add(sum[row][i], x_row, weights[i]);"
-WRONG = f"if (kRows == 1) sum[row][i] = Format::multiply_add(zero(), x_row, weights[i]) + sum[row][i]; else {RIGHT}"
-"""In native/ops/gemm.h. With bfloat16 weights a step adds two products, so that adding the sum last rounds otherwise."""
+ROUNDED_TWICE = "sum[row][i] = Format::multiply_add(zero(), x_row, weights[i]) + sum[row][i];"
+WRONG = f"if (kRows == 1) {ROUNDED_TWICE} else {RIGHT}"
+"""In native/ops/gemm.h. With bfloat16 weights a step adds two products: adding the sum last rounds otherwise."""
 
 pytestmark = [needs_native, pytest.mark.slow, pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")]
 
@@ -32,7 +42,7 @@ def test_a_broken_kernel_is_found(tmp_path, replacement, is_found):
     files = [str(path) for folder in ("runtime", "ops") for path in (sources / folder).glob("*.cpp")]
     library = tmp_path / "libpelton_portable.so"
     subprocess.run([COMPILER, *FLAGS, f"-I{sources}", *files, "-o", str(library), "-lpthread"], check=True)
-    test = "tests/e2e/test_bits.py::test_together[portable-bfloat16-8]"
+    test = "tests/e2e/test_bits.py::test_together[portable-bfloat16]"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "280", test],
         cwd=REPOSITORY,

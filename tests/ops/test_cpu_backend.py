@@ -1,5 +1,9 @@
 """The native backend itself: levels, errors, one call per step, callbacks, tiles, NaN tracing."""
 
+import ctypes.util
+import shutil
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,6 +13,7 @@ import pytest
 from pelton.ops import L, Recorder, Run, T, create_backend, pack_rows
 from pelton.ops.backend import Backend
 from pelton.ops.cpu import LEVELS, CPUBackend, load_library
+from pelton.ops.cpu import library as library_module
 from pelton.ops.cpu.library import Library
 from pelton.ops.interpreter import NumpyBackend
 from tests.support.native import native_backend, needs_native, usable_levels
@@ -79,6 +84,43 @@ def test_numpy_by_choice_and_for_want_of_libraries(monkeypatch, tmp_path, caplog
     finally:
         monkeypatch.undo()
         load_library.cache_clear()
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """An empty folder in place of that of the libraries."""
+    monkeypatch.setenv("PELTON_NATIVE_LIBRARIES", str(tmp_path))
+    monkeypatch.delenv("PELTON_CPU_ISA", raising=False)
+    load_library.cache_clear()
+    yield tmp_path
+    load_library.cache_clear()
+
+
+def test_a_file_that_is_no_library(installed):
+    (installed / "libpelton_portable.so").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"libpelton_portable.so cannot be loaded \(.*\); install Pelton again$"):
+        load_library()
+
+
+def test_levels_without_the_portable_one(installed):
+    (installed / "libpelton_avx2.so").write_bytes(b"nothing")
+    message = "has libpelton_avx2.so but no libpelton_portable.so; install Pelton again$"
+    with pytest.raises(ValueError, match=message):
+        load_library()
+
+
+def test_a_library_of_another_version(installed, monkeypatch):
+    monkeypatch.setattr(library_module, "INTERFACE", library_module.INTERFACE + 1)
+    shutil.copy(library_module._FOLDER / "libpelton_portable.so", installed)
+    with pytest.raises(ValueError, match=r"libpelton_portable.so is of another version of Pelton; install"):
+        load_library()
+
+
+def test_a_library_of_something_else():
+    """It lacks what every version has."""
+    path = ctypes.util.find_library("m")
+    with pytest.raises(ValueError, match=r"libm.* is of another version of Pelton; install Pelton again$"):
+        Library(path, "portable")
 
 
 def test_programs_of_a_step_are_one_call(monkeypatch, backend):
@@ -182,7 +224,7 @@ def test_a_kernel_that_refuses_ends_the_run_for_all_threads(backend):
     """An id outside the vocabulary: an error, and the pool lives on."""
     op = Recorder("embedding")
     token_ids = op.input("token_ids", (T,), "int32")
-    table = backend.pack_linear([np.ones((5, 8), np.float32)], None, format="fp32")
+    table = backend.pack_linear([np.ones((5, 8), np.float32)], None, weight_format="fp32")
     program = backend.compile(op.finish({"x": op.embed(token_ids, table, 1.0)}), {T: 64})
     for _ in range(20):
         with pytest.raises(RuntimeError, match="embed: a token id is outside"):
@@ -191,10 +233,32 @@ def test_a_kernel_that_refuses_ends_the_run_for_all_threads(backend):
     assert (program.outputs({T: 64})["x"] == 1.0).all()
 
 
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+@pytest.mark.parametrize("lengths", [(60, 60), (120,), (50, 70), (70, 50), (1, 59, 60), (30, 30, 30, 30), (0, 119, 1)])
+def test_parts_of_a_gated_weight(backend, weight_format, lengths):
+    """However its rows are divided, the first half of them is the gate's."""
+    rng = np.random.default_rng(0)
+    whole = rng.standard_normal((120, 7)).astype(np.float32)
+    bias = rng.standard_normal(120).astype(np.float32)
+    parts = np.split(whole, np.cumsum(lengths)[:-1])
+    expected = backend.pack_linear(np.split(whole, 2), bias, weight_format=weight_format, gated=True)
+    packed = backend.pack_linear(parts, bias, weight_format=weight_format, gated=True)
+    assert packed.array.tobytes() == expected.array.tobytes()
+    reference = pack_rows(parts, bias, weight_format=weight_format, gated=True)
+    op = Recorder("gated")
+    x = op.input("x", (T, 7), packed.input_dtype)
+    program = backend.compile(op.finish({"y": op.gated_linear(x, packed, "silu")}), {T: 3})
+    array = rng.standard_normal((3, 7)).astype(packed.input_dtype)
+    backend.run([Run(program, {T: 3}, {"x": array})])
+    gate, up = np.split(array.astype(np.float32) @ reference.widened().T + bias, 2, axis=1)
+    y = program.outputs({T: 3})["y"].astype(np.float32)
+    np.testing.assert_allclose(y, gate / (1 + np.exp(-gate)) * up, rtol=1e-2, atol=1e-2)
+
+
 def test_weights_of_another_backend_are_refused(backend):
     op = Recorder("linear")
     x = op.input("x", (T, 8))
-    y = op.linear(x, pack_rows([np.ones((5, 8), np.float32)], None, format="fp32"), None)
+    y = op.linear(x, pack_rows([np.ones((5, 8), np.float32)], None, weight_format="fp32"), None)
     with pytest.raises(AssertionError, match="packed for another backend"):
         backend.compile(op.finish({"y": y}), {T: 4})
 
@@ -205,6 +269,74 @@ def test_close(backend):
     backend.close()
     with pytest.raises(AssertionError, match="closed"):
         backend.run([Run(program, {T: 1}, {"x": np.ones((1, 8), np.float32)})])
+
+
+def test_one_call_at_a_time(backend):
+    """While a run is going on, here in its callback, every other call is refused, and harms nothing."""
+    is_inside, may_go_on = threading.Event(), threading.Event()
+
+    class Hook:
+        def apply(self, logits, edit_index):
+            is_inside.set()
+            assert may_go_on.wait(60)
+
+    op = Recorder("waiting")
+    logits = op.input("logits", (L, 6))
+    processed = op.process_logits(logits, op.input("edit_index", (L,), "int32"), Hook())
+    normed = op.rms_norm(processed, np.ones(6, np.float32), 1e-6, None, "float32")
+    waiting = backend.compile(op.finish({"normed": normed}), {L: 2})
+    inputs = {"logits": np.ones((2, 6), np.float32), "edit_index": np.zeros(2, np.int32)}
+    thread = threading.Thread(target=backend.run, args=[[Run(waiting, {L: 2}, inputs)]])
+    thread.start()
+    assert is_inside.wait(60)
+    program = normed_twice(backend)
+    run = Run(program, {T: 1}, {"x": np.ones((1, 8), np.float32)})
+    for call in (
+        lambda: backend.run([run]),
+        lambda: backend.pack_linear([np.ones((5, 8), np.float32)], None, weight_format="fp32"),
+        backend.barrier_ns,
+        backend.close,
+    ):
+        with pytest.raises(RuntimeError, match="2 threads is busy: a backend takes one call at a time"):
+            call()
+    may_go_on.set()
+    thread.join()
+    np.testing.assert_allclose(waiting.outputs({L: 2})["normed"], 1, rtol=1e-5)
+    backend.run([run])
+
+
+LITTLE_MEMORY = """
+import resource
+from pelton.ops.cpu import CPUBackend, load_library
+
+library = load_library("portable")
+resource.setrlimit(resource.RLIMIT_AS, (3 * 10**9, 3 * 10**9))
+try:
+    CPUBackend(library, 1000)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_more_threads_than_there_is_memory_for():
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1000 threads cannot be started: ")
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1000, 2**25, 2**25 + 5])
+def test_zeros(backend, num_bytes):
+    """Small and large: zeroed, and writable to the end."""
+    array = backend.zeros(num_bytes)
+    assert array.shape == (num_bytes,)
+    assert not array.any()
+    array[...] = 1
+
+
+@pytest.mark.parametrize("num_bytes", [2**60, 2**80])
+def test_more_memory_than_there_is(backend, num_bytes):
+    with pytest.raises(MemoryError, match=r"Unable to allocate .* GiB"):
+        backend.zeros(num_bytes)
 
 
 def test_many_short_runs_with_more_threads_than_cores():
@@ -233,7 +365,7 @@ def test_idle_threads_use_no_processor_time(backend):
 
 def test_the_interpreter_is_free_during_a_run(backend):
     """A native call leaves Python to other threads."""
-    weight = backend.pack_linear([np.ones((4096, 4096), np.float32)], None, format="fp32")
+    weight = backend.pack_linear([np.ones((4096, 4096), np.float32)], None, weight_format="fp32")
     op = Recorder("long")
     x = value = op.input("x", (T, 4096))
     for _ in range(4):

@@ -79,7 +79,7 @@ def test_an_error_names_its_launch() -> None:
 @pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
 def test_check_nan_names_the_first_value(weight_format: str) -> None:
     """Infinity is let pass, and divided by itself it is not."""
-    large = pack_rows([np.array([[3e38]], np.float32)], format=weight_format)
+    large = pack_rows([np.array([[3e38]], np.float32)], weight_format=weight_format)
     op = Recorder("overflow")
     y = op.linear(op.input("x", (T, 1), large.input_dtype), large)
     normed = op.rms_norm(y, np.ones(1, np.float32), 0.0, out_dtype=large.input_dtype)

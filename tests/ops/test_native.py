@@ -12,8 +12,8 @@ from pelton.ops.operators import OPERATORS
 from tests.support.native import native_backend, needs_native, run_operator, usable_levels
 
 LEVELS = usable_levels()
-CASES = [(op, format) for op in OPERATORS if not op.is_callback for format in op.formats]
-IDS = [f"{op}-{format}" for op, format in CASES]
+CASES = [(op, weight_format) for op in OPERATORS if not op.is_callback for weight_format in op.formats]
+IDS = [f"{op}-{weight_format}" for op, weight_format in CASES]
 
 pytestmark = needs_native
 
@@ -42,16 +42,16 @@ def references(operator, arguments):
     return outputs
 
 
-@pytest.mark.parametrize(("operator", "format"), CASES, ids=IDS)
-def test_operators(backend, operator, format):
+@pytest.mark.parametrize(("operator", "weight_format"), CASES, ids=IDS)
+def test_operators(backend, operator, weight_format):
     @settings(max_examples=25, deadline=None)
     @given(sizes, st.integers(0, 2**32 - 1))
     def check(sizes, seed):
-        arguments = operator.generate(np.random.default_rng(seed), sizes, format)
+        arguments = operator.generate(np.random.default_rng(seed), sizes, weight_format)
         native = copy.deepcopy(arguments)
         expected = references(operator, arguments)
         actual = run_operator(backend, operator, native)
-        tolerance = operator.tolerances[format].doubled
+        tolerance = operator.tolerances[weight_format].doubled
         operator.check(arguments, expected, actual, tolerance)
         for before, after in zip(arguments, native, strict=True):
             if isinstance(before, KVCacheLayer):
@@ -66,18 +66,27 @@ def test_operators(backend, operator, format):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("operator", "format"), CASES, ids=IDS)
-def test_threads_do_not_change_bits(level, operator, format):
-    """One, two and five threads: the same bits, on sizes large enough to be shared out."""
-    rng = np.random.default_rng(7)
-    arguments = operator.generate(rng, {T: 67, R: 5, L: 67, C: 5, M: 3, B: 9, P: 9}, format)
-    results = []
-    for num_threads in (1, 2, 5):
-        backend = native_backend(level, num_threads)
-        results.append(run_operator(backend, operator, copy.deepcopy(arguments)))
+@pytest.mark.parametrize(("operator", "weight_format"), CASES, ids=IDS)
+def test_threads_do_not_change_bits(level, operator, weight_format):
+    """One, two and five threads: the same bits, of outputs and of caches."""
+    backends = [native_backend(level, num_threads) for num_threads in (1, 2, 5)]
+    for seed in (7, 8, 9):
+        arguments = operator.generate(
+            np.random.default_rng(seed), {T: 67, R: 5, L: 67, C: 5, M: 3, B: 9, P: 9}, weight_format
+        )
+        results = [written(backend, operator, arguments) for backend in backends]
+        for other in results[1:]:
+            for index, (one, many) in enumerate(zip(results[0], other, strict=True)):
+                assert one == many, f"seed {seed}, output or cache {index}"
+    for backend in backends:
         backend.close()
+
+
+def written(backend, operator, arguments):
+    """What a run writes: the bytes of its outputs, where they are defined, and of its caches."""
+    given = copy.deepcopy(arguments)
+    outputs = run_operator(backend, operator, given)
     masks = None if operator.defined is None else operator.defined(*arguments)
-    for other in results[1:]:
-        for index, (one, many) in enumerate(zip(results[0], other, strict=True)):
-            rows = slice(None) if masks is None or masks[index] is None else masks[index]
-            assert one[rows].tobytes() == many[rows].tobytes(), f"output {index}"
+    rows = [slice(None) if masks is None or masks[i] is None else masks[i] for i in range(len(outputs))]
+    caches = [argument.array.tobytes() for argument in given if isinstance(argument, KVCacheLayer)]
+    return [output[defined].tobytes() for output, defined in zip(outputs, rows, strict=True)] + caches

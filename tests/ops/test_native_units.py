@@ -1,4 +1,4 @@
-"""Parts of native/ by themselves, each by a program in native/tests: vectors, and the choice of how many threads run."""
+"""Parts of native/ by themselves, each a program in native/tests: vectors, threads, and how many of them run."""
 
 import os
 import platform
@@ -47,11 +47,25 @@ def test_vectors(level: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def build_and_run(tmp_path: Path, flags: list[str], sources: list[str], *arguments: str) -> None:
+    assert COMPILER is not None
+    program = str(tmp_path / "program")
+    paths = [str(NATIVE / source) for source in sources]
+    subprocess.run([COMPILER, *BASE_FLAGS.split(), *flags, f"-I{NATIVE}", *paths, "-o", program], check=True)
+    done = subprocess.run(
+        [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_crowding(tmp_path: Path) -> None:
-    assert COMPILER is not None
-    program = str(tmp_path / "crowding_test")
-    source = str(NATIVE / "tests" / "crowding_test.cpp")
-    subprocess.run([COMPILER, *BASE_FLAGS.split(), f"-I{NATIVE}", source, "-o", program], check=True)
-    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    build_and_run(tmp_path, [], ["tests/crowding_test.cpp"])
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("sanitizer", ["", "thread"])
+def test_thread_pool(tmp_path: Path, sanitizer: str) -> None:
+    flags = ["-pthread", *(["-g", f"-fsanitize={sanitizer}"] if sanitizer else [])]
+    sources = ["tests/thread_pool_test.cpp", "runtime/thread_pool.cpp"]
+    build_and_run(tmp_path, flags, sources, "300" if sanitizer else "2000")

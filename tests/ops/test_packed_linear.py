@@ -14,7 +14,7 @@ def test_packing_copies_only_what_is_laid_out_otherwise() -> None:
     assert pack_rows([array]).array is array
     assert pack_rows([array.T]).array.flags.c_contiguous
     half = array.astype("bfloat16")
-    assert pack_rows([half], format="bf16").array is half
+    assert pack_rows([half], weight_format="bf16").array is half
     bias = np.zeros(3, np.float32)
     packed = pack_rows([array], bias)
     assert packed.bias is bias
@@ -25,7 +25,7 @@ def test_packing_copies_only_what_is_laid_out_otherwise() -> None:
 def test_parts_are_stacked_and_rounded() -> None:
     parts = [RNG.standard_normal((n, 5), dtype=np.float32) for n in (1, 4, 2)]
     for weight_format, dtype in (("fp32", "float32"), ("bf16", "bfloat16")):
-        packed = pack_rows(parts, np.arange(7), format=weight_format)
+        packed = pack_rows(parts, np.arange(7), weight_format=weight_format)
         assert (packed.format, packed.layout, packed.shape) == (weight_format, "rows", (7, 5))
         assert packed.input_dtype == packed.array.dtype == dtype
         assert packed.bias.dtype == np.float32
@@ -39,10 +39,10 @@ def test_parts_are_stacked_and_rounded() -> None:
 
 def test_gated_weights_have_two_rows_for_each_output() -> None:
     gate, up = (RNG.standard_normal((6, 5), dtype=np.float32) for _ in range(2))
-    packed = pack_rows([gate, up], np.zeros(12, np.float32), format="bf16", gated=True)
+    packed = pack_rows([gate, up], np.zeros(12, np.float32), weight_format="bf16", gated=True)
     assert (packed.out_features, packed.in_features, packed.num_rows) == (6, 5, 12)
     assert str(packed) == "[12, 5] bf16 gated + bias"
-    assert np.array_equal(pack_rows([np.concatenate([gate, up])], format="bf16", gated=True).array, packed.array)
+    assert np.array_equal(pack_rows([np.concatenate([gate, up])], weight_format="bf16", gated=True).array, packed.array)
 
 
 def test_what_cannot_be_one_weight() -> None:

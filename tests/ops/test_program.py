@@ -6,7 +6,7 @@ from pelton.ops.dims import concrete
 
 
 def weight(n: int, k: int, weight_format: str = "fp32", *, gated: bool = False) -> PackedLinear:
-    return pack_rows([np.zeros((n, k), np.float32)], format=weight_format, gated=gated)
+    return pack_rows([np.zeros((n, k), np.float32)], weight_format=weight_format, gated=gated)
 
 
 def small_program(weight_format: str = "fp32") -> Program:

@@ -1,6 +1,6 @@
 """Runs single operators natively, on arguments made for the references."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def to_native(backend: Backend, argument: Any) -> Any:
             parts = [np.ascontiguousarray(gate), np.ascontiguousarray(up)]
         else:
             parts = [rows]
-        return backend.pack_linear(parts, argument.bias, format=argument.format, gated=argument.gated)
+        return backend.pack_linear(parts, argument.bias, weight_format=argument.format, gated=argument.gated)
     if isinstance(argument, KVCacheLayer):
         layer = KVCacheLayer(
             argument.name,
@@ -59,9 +59,7 @@ def to_native(backend: Backend, argument: Any) -> Any:
     return argument
 
 
-def run_operator(
-    backend: Backend, operator: Operator, arguments: Sequence[Any], changing: Mapping[str, Any] | None = None
-) -> list[AnyArray]:
+def run_operator(backend: Backend, operator: Operator, arguments: Sequence[Any]) -> list[AnyArray]:
     """Record one launch, compile it, run it. -> copies of its outputs.
 
     Arrays become inputs of the program; a cache among the arguments is changed as the operator changes it.

@@ -13,7 +13,7 @@ from pelton.loader import Checkpoint, load_weights
 from pelton.models import create_model, record_backbone
 from pelton.ops import Program
 from pelton.ops.interpreter import NumpyBackend
-from pelton.ops.packed_linear import DTYPES
+from pelton.ops.packed_linear import FORMAT_DTYPES
 from pelton.runner.execution import choose_target, start_backend
 from pelton.sampling import record_head, record_scorer
 from pelton.sampling_params import SamplingParams
@@ -67,7 +67,7 @@ def size_text(num_bytes: int) -> str:
 def _sizes(config: DecoderConfig) -> str:
     """What the weights take, for each `dtype`."""
     texts = []
-    for weight_format, dtype in DTYPES.items():
+    for weight_format, dtype in FORMAT_DTYPES.items():
         parameters = create_model(config, Target(NumpyBackend(), weight_format)).parameters().values()
         texts.append(f"{size_text(sum(parameter.num_bytes for parameter in parameters))} as {dtype}")
     return ", ".join(texts)

@@ -46,7 +46,7 @@ class LinearWeight:
             self._packed = self._target.backend.pack_linear(
                 parts,
                 np.concatenate(biases) if biases else None,
-                format=self._target.weight_format,
+                weight_format=self._target.weight_format,
                 gated=self._gated,
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pelton.ops.arrays import AnyArray, Float32
-from pelton.ops.packed_linear import DTYPES
+from pelton.ops.packed_linear import FORMAT_DTYPES
 
 
 class Parameter:
@@ -30,7 +30,7 @@ class Parameter:
     @property
     def num_bytes(self) -> int:
         """What its owner keeps of it, the padding of packed weights aside."""
-        return math.prod(self.shape) * np.dtype(DTYPES[self.format]).itemsize
+        return math.prod(self.shape) * np.dtype(FORMAT_DTYPES[self.format]).itemsize
 
     def load(self, array: AnyArray) -> None:
         """Take a float32 array, without a copy where its memory is laid out in order.

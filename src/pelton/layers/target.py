@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pelton.core.kv_spec import DTYPE_BYTES
 from pelton.ops.backend import Backend
-from pelton.ops.packed_linear import DTYPES
+from pelton.ops.packed_linear import FORMAT_DTYPES
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Target:
     """Tokens per KV-cache block."""
 
     def __post_init__(self) -> None:
-        if self.weight_format not in DTYPES:
-            raise ValueError(f"unknown weight format {self.weight_format!r}; there are: {', '.join(DTYPES)}")
+        if self.weight_format not in FORMAT_DTYPES:
+            raise ValueError(f"unknown weight format {self.weight_format!r}; there are: {', '.join(FORMAT_DTYPES)}")
         if self.kv_cache_dtype not in DTYPE_BYTES:
             known = ", ".join(DTYPE_BYTES)
             raise ValueError(f"unknown dtype {self.kv_cache_dtype!r} of the KV cache; there are: {known}")
@@ -32,4 +32,4 @@ class Target:
     @property
     def activation_dtype(self) -> str:
         """Of what goes into linear layers."""
-        return DTYPES[self.weight_format]
+        return FORMAT_DTYPES[self.weight_format]

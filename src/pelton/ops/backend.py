@@ -48,7 +48,7 @@ class Backend(ABC):
 
     @abstractmethod
     def pack_linear(
-        self, parts: Sequence[Float32], bias: Float32 | None, *, format: str, gated: bool = False
+        self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
     ) -> PackedLinear:
         """Pack a weight [N, K] that is given in parts along N, and a bias [N]. Gated: the parts are gate and up."""
 

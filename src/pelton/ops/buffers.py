@@ -28,9 +28,7 @@ class Buffers:
         start = -memory.ctypes.data % ALIGNMENT
         self._arena = memory[start : start + self._plan.arena_bytes]
         self._address: int = self._arena.ctypes.data
-        self._inputs = [
-            (name, value.dtype, value.shape[0], value.shape[1:]) for name, value in program.inputs.items()
-        ]
+        self._inputs = [(name, value.dtype, value.shape[0], value.shape[1:]) for name, value in program.inputs.items()]
         self._input_ids = {value.id for value in program.inputs.values()}
         self._outputs = {
             name: (self._view(value, self._max_sizes), value.shape[0]) for name, value in program.outputs.items()

@@ -12,7 +12,7 @@ from numpy.random import Generator
 from pelton.ops.arrays import Activations, Float32, Int32
 from pelton.ops.dims import B, C, Dim, L, M, P, R, T, mask_words
 from pelton.ops.kv_cache import KVCacheLayer
-from pelton.ops.packed_linear import DTYPES, pack_rows
+from pelton.ops.packed_linear import FORMAT_DTYPES, pack_rows
 from pelton.ops.qk_norm import QKNorm
 from pelton.ops.reference.best_ids import find_best
 
@@ -29,26 +29,26 @@ def _integers(rng: Generator, low: int, high: int, size: int) -> Int32:
 
 
 def _activations(array: Float32, weight_format: str) -> Activations:
-    return array.astype(DTYPES[weight_format], copy=False)
+    return array.astype(FORMAT_DTYPES[weight_format], copy=False)
 
 
 def embed(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
     table = _normal(rng, int(rng.integers(1, 300)), int(rng.choice(_WIDTHS)))
     token_ids = _integers(rng, 0, len(table), sizes[T])
-    return token_ids, pack_rows([table], format=weight_format), float(rng.choice([1.0, 25.3]))
+    return token_ids, pack_rows([table], weight_format=weight_format), float(rng.choice([1.0, 25.3]))
 
 
 def rms_norm(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
     width = int(rng.choice(_WIDTHS))
     residual = _normal(rng, sizes[T], width) if rng.random() < 0.5 else None
-    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5, residual, DTYPES[weight_format]
+    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5, residual, FORMAT_DTYPES[weight_format]
 
 
 def linear(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
     n, k = (int(width) for width in rng.choice(_WIDTHS, 2))
     residual = _normal(rng, sizes[T], n) if rng.random() < 0.5 else None
     bias = _normal(rng, n) if rng.random() < 0.5 else None
-    weight = pack_rows([_normal(rng, n, k)], bias, format=weight_format)
+    weight = pack_rows([_normal(rng, n, k)], bias, weight_format=weight_format)
     return _activations(_normal(rng, sizes[T], k), weight_format), weight, residual
 
 
@@ -62,18 +62,18 @@ def gated_linear(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any,
         gate[is_far] = rng.choice(np.array([-1e14, -100, 100, 1e14], np.float32), int(is_far.sum()))
         up[is_far] += 10
         bias = np.concatenate([gate, up])
-    weight = pack_rows([_normal(rng, 2 * size, k) * np.float32(k**-0.5)], bias, format=weight_format, gated=True)
+    weight = pack_rows([_normal(rng, 2 * size, k) * np.float32(k**-0.5)], bias, weight_format=weight_format, gated=True)
     x = _activations(_normal(rng, sizes[T], k), weight_format)
     return x, weight, str(rng.choice(["silu", "gelu_tanh"]))
 
 
 def rotary(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
     frequencies = 10000.0 ** -rng.random(int(rng.choice(_WIDTHS))).astype(np.float32)
-    return _integers(rng, 0, 2**17, sizes[T]), frequencies, float(rng.choice([1.0, 1.2]))
+    return _integers(rng, 0, 2**20, sizes[T]), frequencies, float(rng.choice([1.0, 1.2]))
 
 
 def rope_and_cache(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
-    num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2, 1, DTYPES[weight_format])
+    num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2, 1, FORMAT_DTYPES[weight_format])
     num_heads = cache.num_kv_heads * int(rng.integers(1, 4)) + 2 * cache.num_kv_heads
     angles = _normal(rng, num_tokens, cache.head_size // 2)
     num_slots = len(cache.array) * cache.block_size
@@ -86,20 +86,27 @@ def rope_and_cache(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[An
 
 
 def attention(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
-    """Requests of all kinds: prefills from the start, chunks and decodes behind a context."""
+    """Requests of all kinds: prefills from the start, chunks and decodes behind a context.
+
+    One case in five has a request with a long context, and a wide window if any: longer than what kernels compute at
+    once.
+    """
     num_tokens, num_requests = sizes[T], sizes[R]
     cuts = rng.choice(np.arange(1, num_tokens), num_requests - 1, replace=False)
     query_start = np.sort(np.concatenate([[0], cuts, [num_tokens]])).astype(np.int32)
     contexts = _integers(rng, 0, 90, num_requests) * (rng.random(num_requests) < 0.8)
+    is_long = rng.random() < 0.2
+    if is_long:
+        contexts[rng.integers(num_requests)] = rng.integers(90, 701)
     seq_lens = (np.diff(query_start) + contexts).astype(np.int32)
-    window = None if rng.random() < 0.5 else int(rng.integers(1, 60))
+    window = None if rng.random() < 0.5 else int(rng.integers(1, 401 if is_long else 60))
     cache_dtype = out_dtype = "float32"
     if weight_format == "bf16":  # the dtypes of cache and output do not depend on each other
         choices = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "bfloat16")]
         cache_dtype, out_dtype = choices[rng.choice(3, p=[0.6, 0.2, 0.2])]
     cache = _cache(rng, int(seq_lens.sum()), num_requests, cache_dtype)
     block_table = _fill(rng, cache, contexts, seq_lens, window)
-    q = _normal(rng, num_tokens, cache.num_kv_heads * int(rng.integers(1, 4)) * cache.head_size).astype(cache_dtype)
+    q = _normal(rng, num_tokens, cache.num_kv_heads * int(rng.integers(1, 5)) * cache.head_size).astype(cache_dtype)
     softcap = None if rng.random() < 0.7 else 5.0
     scale = cache.head_size**-0.5
     return q, cache, block_table, query_start, seq_lens, scale, window, softcap, out_dtype
@@ -107,7 +114,7 @@ def attention(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ..
 
 def _cache(rng: Generator, num_tokens: int, num_requests: int, dtype: str) -> KVCacheLayer:
     """A cache full of NaN, with room for so many tokens of requests of any lengths, besides the null block."""
-    k, s, d = int(rng.integers(1, 4)), int(rng.choice([1, 4, 16, 32])), int(rng.choice([2, 8, 24, 64]))
+    k, s, d = int(rng.integers(1, 4)), int(rng.choice([1, 4, 16, 32])), int(rng.choice([2, 8, 24, 64, 128]))
     cache = KVCacheLayer("random", num_kv_heads=k, block_size=s, head_size=d, dtype=dtype)
     cache.bind(np.full((1 + num_tokens // s + num_requests, 2, k, s, d), np.nan, dtype))
     return cache
@@ -147,7 +154,7 @@ def logits(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
         x[rng.random(sizes[L]) < 0.05, 0] = value
     bias = _normal(rng, vocab_size) if rng.random() < 0.3 else None
     softcap = None if rng.random() < 0.6 else float(rng.choice([1.0, 30.0]))
-    weight = pack_rows([array], bias, format=weight_format)
+    weight = pack_rows([array], bias, weight_format=weight_format)
     return _activations(x, weight_format), weight, softcap, _integers(rng, 0, 2, sizes[L])
 
 

@@ -69,9 +69,9 @@ class NumpyBackend(Backend):
         self._check_nan = check_nan
 
     def pack_linear(
-        self, parts: Sequence[Float32], bias: Float32 | None, *, format: str, gated: bool = False
+        self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
     ) -> PackedLinear:
-        return pack_rows(parts, bias, format=format, gated=gated)
+        return pack_rows(parts, bias, weight_format=weight_format, gated=gated)
 
     def zeros(self, num_bytes: int) -> AnyArray:
         return np.zeros(num_bytes, np.uint8)

@@ -9,7 +9,7 @@ import numpy as np
 from pelton.ops.arrays import BFLOAT16, Activations, AnyArray, Float32, widened
 
 WeightLayout = Literal["rows", "panels"]
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+FORMAT_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """Per format: of the weight's elements, and of the activations that it is multiplied with."""
 
 
@@ -18,7 +18,7 @@ class PackedLinear:
     """A weight [num_rows, in_features] and perhaps a bias [num_rows], packed once at load."""
 
     format: str
-    """`fp32` or `bf16`; see `DTYPES`."""
+    """`fp32` or `bf16`; see `FORMAT_DTYPES`."""
     layout: WeightLayout
     """`rows`: `array` is [num_rows, in_features], C-ordered, in the format's dtype; what the references read.
     `panels`: the order of native kernels, which nothing else looks into."""
@@ -45,7 +45,7 @@ class PackedLinear:
     @property
     def input_dtype(self) -> str:
         """Of the activations that it is multiplied with."""
-        return DTYPES[self.format]
+        return FORMAT_DTYPES[self.format]
 
     @property
     def rows(self) -> Activations:
@@ -64,7 +64,7 @@ class PackedLinear:
 
 
 def pack_rows(
-    parts: Sequence[AnyArray], bias: AnyArray | None = None, *, format: str = "fp32", gated: bool = False
+    parts: Sequence[AnyArray], bias: AnyArray | None = None, *, weight_format: str = "fp32", gated: bool = False
 ) -> PackedLinear:
     """Pack weights [N_i, K], stacked along their rows, and a bias [N] for all of them, in the layout of rows.
 
@@ -73,7 +73,7 @@ def pack_rows(
     """
     num_rows, in_features = check_parts(parts, bias, gated=gated)
     packed_bias = None if bias is None else np.require(bias, np.float32, ["C", "A"])
-    dtype = np.dtype(DTYPES[format])
+    dtype = np.dtype(FORMAT_DTYPES[weight_format])
     if len(parts) == 1:
         array = np.require(parts[0], dtype, ["C", "A"])
     else:
@@ -83,7 +83,7 @@ def pack_rows(
             start, stop = stop, stop + len(part)
             array[start:stop] = widened(part) if part.dtype == BFLOAT16 else part
     shape = (num_rows // 2 if gated else num_rows, in_features)
-    return PackedLinear(format, "rows", array, shape, packed_bias, gated)
+    return PackedLinear(weight_format, "rows", array, shape, packed_bias, gated)
 
 
 def check_parts(parts: Sequence[AnyArray], bias: AnyArray | None, *, gated: bool) -> tuple[int, int]:

@@ -4,10 +4,10 @@ from pelton.config import EngineArgs, ExecutionConfig
 from pelton.layers import Target
 from pelton.ops.backend import Backend
 from pelton.ops.backends import create_backend
-from pelton.ops.packed_linear import DTYPES
+from pelton.ops.packed_linear import FORMAT_DTYPES
 from pelton.runner.cpu_count import available_cores
 
-_FORMATS = {dtype: weight_format for weight_format, dtype in DTYPES.items()}
+_FORMATS = {dtype: weight_format for weight_format, dtype in FORMAT_DTYPES.items()}
 """`dtype` -> format of the weights."""
 
 

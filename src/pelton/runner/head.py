@@ -19,8 +19,8 @@ from pelton.sampling.head import LogitsModel
 from pelton.sampling_params import MAX_LOGIT_BIASES
 
 ROW_TILE = 64
-"""Rows whose logits are computed at a time. With more, a vocabulary's logits fill memory (64 rows of Gemma's are 67 MB);
-with fewer, a head's weights are read more often."""
+"""Rows whose logits are computed at a time. With more, a vocabulary's logits fill memory (64 rows of Gemma's are 67
+MB); with fewer, a head's weights are read more often."""
 
 
 class ReplayedHead:

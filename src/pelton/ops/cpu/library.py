@@ -11,6 +11,9 @@ from pelton import envs
 LEVELS = ("portable", "avx2", "avx512")
 """Instruction-set levels, the best last."""
 
+INTERFACE = 1
+"""Of the C interface; one more with every change to it, here and in native/runtime/api.cpp."""
+
 _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
 
@@ -69,8 +72,19 @@ class Library:
     """The kernels of one level."""
 
     def __init__(self, path: Path, level: str) -> None:
+        """Raises ValueError for a file that is no library, or one of another version."""
         self.level = level
-        self._functions = functions = ctypes.CDLL(str(path))
+        try:
+            self._functions = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be loaded ({error}); install Pelton again") from None
+        interface = getattr(self._functions, "pelton_interface", None)
+        if interface is None or interface() != INTERFACE:
+            raise ValueError(f"{path} is of another version of Pelton; install Pelton again")
+        self._declare()
+
+    def _declare(self) -> None:
+        functions = self._functions
         functions.pelton_supports.argtypes = (c_char_p,)
         functions.pelton_replay_create.argtypes = (c_int32, c_char_p, c_int64)
         functions.pelton_replay_create.restype = c_void_p
@@ -121,14 +135,16 @@ class Library:
 
     def pack(self, replay: int, source: int, shape: tuple[int, int], place: PanelPlace) -> None:
         """Pack a float32 matrix at address `source` as columns of a weight, whose memory is zeroed."""
-        self._functions.pelton_pack(replay, place.dtype, source, *shape, *place[:1], *place[2:])
+        where = place.target, place.first_column, place.panel_stride, place.panel_offset
+        self._functions.pelton_pack(replay, place.dtype, source, *shape, *where)
 
 
 @cache
 def load_library(wanted: str | None = None) -> Library | None:
     """The kernels of the best level that this processor can run, or of the wanted one. None if nothing is installed.
 
-    Raises ValueError for a level that does not exist, is not installed or does not run here.
+    Raises ValueError for a level that does not exist, is not installed or does not run here, and for an installation
+    that is broken.
     """
     if wanted is not None and wanted not in LEVELS:
         raise ValueError(f"PELTON_CPU_ISA must be one of {', '.join(LEVELS)} or numpy, got {wanted!r}")
@@ -139,6 +155,9 @@ def load_library(wanted: str | None = None) -> Library | None:
         if wanted is not None:
             raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but this installation has no native kernels")
         return None
+    if "portable" not in installed:
+        others = ", ".join(path.name for path in installed.values())
+        raise ValueError(f"{folder} has {others} but no {paths['portable'].name}; install Pelton again")
     portable = Library(installed["portable"], "portable")
     usable = [level for level in installed if portable.supports(level)]
     if wanted is None:

@@ -13,8 +13,11 @@ _ALIGNMENT = 64
 
 
 def map_huge(num_bytes: int) -> AnyArray:
-    """Zeroed bytes that begin at a huge page; they take memory as they are written."""
-    mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+    """Zeroed bytes that begin at a huge page; they take memory as they are written. Raises MemoryError."""
+    try:
+        mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"Unable to allocate {num_bytes / 2**30:.3g} GiB") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             mapped.madvise(mmap.MADV_HUGEPAGE)

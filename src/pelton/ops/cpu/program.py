@@ -60,7 +60,8 @@ class NativeProgram:
                 spec.args = (ArgSpec * len(args))(*args)
         self._callbacks = [i for i, launch in enumerate(program.launches) if launch.operator.is_callback]
         self._handle = library.create_program(launches)
-        weakref.finalize(self, library.destroy_program, self._handle)
+        # Not at exit: another thread may still be running it.
+        weakref.finalize(self, library.destroy_program, self._handle).atexit = False
 
     def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
         return self._buffers.output(name, sizes)
