@@ -73,19 +73,21 @@ class Alone:
         assert not differing, f"requests {differing}; the first has {self.requests[differing[0]][1]}"
 
 
+NUM_REQUESTS = 64
+
+
 def kinds():
-    """Level, dtype, number of requests: all of them on the best level, fewer on others unless slow tests run."""
-    for level in LEVELS:
+    """Level and dtype; all but the first, of the best level, are for slow runs."""
+    for level in reversed(LEVELS):
         is_usable = level in usable_levels()
-        skip = [] if is_usable else [pytest.mark.skip(reason=f"{level} is not installed or does not run here")]
+        marks = [] if is_usable else [pytest.mark.skip(reason=f"{level} is not installed or does not run here")]
         for dtype in ("bfloat16", "float32"):
-            is_first = is_usable and level == usable_levels()[-1] and dtype == "bfloat16"
-            yield pytest.param((level, dtype, 64), id=f"{level}-{dtype}", marks=[*skip, *([] if is_first else SLOW)])
-            if not is_first:
-                yield pytest.param((level, dtype, 8), id=f"{level}-{dtype}-8", marks=skip)
+            slow = [] if is_first(level, dtype) else [pytest.mark.slow]
+            yield pytest.param((level, dtype), id=f"{level}-{dtype}", marks=[*marks, *slow])
 
 
-SLOW = [pytest.mark.slow]
+def is_first(level: str, dtype: str) -> bool:
+    return usable_levels()[-1:] == [level] and dtype == "bfloat16"
 
 
 @pytest.fixture(scope="module", params=kinds())
@@ -101,7 +103,7 @@ def alone(kind):
     with pytest.MonkeyPatch.context() as monkeypatch:
         llm = make_llm(monkeypatch, model="smollm2", dtype=kind[1], enable_prefix_caching=False)
         trace = trace_steps(monkeypatch, llm)
-        requests = some_requests(llm.get_tokenizer(), kind[2])
+        requests = some_requests(llm.get_tokenizer(), NUM_REQUESTS)
         outputs = [run(llm, [request])[0] for request in requests]
         assert {len(step.request_ids) for step in trace} == {1}
         llm.llm_engine.shutdown()
@@ -192,6 +194,24 @@ def test_eager_and_other_numbers_of_threads(make, alone, options):
 def test_other_block_sizes(make, alone, block_size):
     llm, _ = make(block_size=block_size)
     alone.assert_same(run(llm, alone.requests))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_few_requests_on_every_level(monkeypatch, level, dtype):
+    """Alone, together, and in chunks: what slow runs do with all requests and in all ways."""
+    if level not in usable_levels():
+        pytest.skip(f"{level} is not installed or does not run here")
+    monkeypatch.setenv("PELTON_CPU_ISA", level)
+    outputs = []
+    for options in ({"max_num_seqs": 1}, {}, {"long_prefill_token_threshold": 17}):
+        llm = make_llm(monkeypatch, model="smollm2", dtype=dtype, enable_prefix_caching=False, **options)
+        requests = some_requests(llm.get_tokenizer(), 8)
+        outputs.append(run(llm, requests))
+        assert f"cpu {level}" in core_of(llm)._executor._worker._backend.name
+        llm.llm_engine.shutdown()
+    Alone(requests, outputs[0]).assert_same(outputs[1])
+    Alone(requests, outputs[0]).assert_same(outputs[2])
 
 
 def test_kinds_differ(alone, kind):

@@ -1,7 +1,9 @@
 """The native backend itself: levels, errors, one call per step, callbacks, tiles, NaN tracing."""
 
 import ctypes.util
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -73,7 +75,8 @@ def test_numpy_by_choice_and_for_want_of_libraries(monkeypatch, tmp_path, caplog
     assert isinstance(create_backend(1), NumpyBackend)
     assert not caplog.records
     monkeypatch.delenv("PELTON_CPU_ISA")
-    monkeypatch.setenv("PELTON_NATIVE_LIBRARIES", str(tmp_path))
+    monkeypatch.delenv("PELTON_NATIVE_LIBRARIES", raising=False)
+    monkeypatch.setattr("pelton.ops.cpu.library._FOLDER", tmp_path)
     load_library.cache_clear()
     try:
         assert isinstance(create_backend(1), NumpyBackend)
@@ -94,6 +97,11 @@ def installed(monkeypatch, tmp_path):
     load_library.cache_clear()
     yield tmp_path
     load_library.cache_clear()
+
+
+def test_a_folder_without_libraries(installed):
+    with pytest.raises(ValueError, match=r"PELTON_NATIVE_LIBRARIES is .*, which has no kernel libraries"):
+        load_library()
 
 
 def test_a_file_that_is_no_library(installed):
@@ -352,6 +360,33 @@ def test_many_short_runs_with_more_threads_than_cores():
         backend.run([Run(program, {T: 16}, {"x": x})])
         assert program.outputs({T: 16})["twice"].tobytes() == expected
     backend.close()
+
+
+def test_a_forked_process_lets_go(backend):
+    """It has no threads of its own: it is told so, and ends without waiting for those of its parent."""
+    program = normed_twice(backend)
+    x = np.ones((1, 8), np.float32)
+    backend.run([Run(program, {T: 1}, {"x": x})])
+    child = os.fork()
+    if child == 0:  # nothing of pytest may run here
+        status = 1
+        try:
+            backend.run([Run(program, {T: 1}, {"x": x})])
+        except RuntimeError as error:
+            status = 0 if "forked" in str(error) else 2
+        backend.close()
+        os._exit(status)
+    for _ in range(200):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the forked process hangs")
+    assert os.waitstatus_to_exitcode(status) == 0
+    backend.run([Run(program, {T: 1}, {"x": x})])
 
 
 def test_idle_threads_use_no_processor_time(backend):

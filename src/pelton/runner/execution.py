@@ -1,11 +1,15 @@
 """What a model runs on, and in which number formats, from the engine's arguments."""
 
+from logging import getLogger
+
 from pelton.config import EngineArgs, ExecutionConfig
 from pelton.layers import Target
 from pelton.ops.backend import Backend
 from pelton.ops.backends import create_backend
 from pelton.ops.packed_linear import FORMAT_DTYPES
 from pelton.runner.cpu_count import available_cores
+
+logger = getLogger(__name__)
 
 _FORMATS = {dtype: weight_format for weight_format, dtype in FORMAT_DTYPES.items()}
 """`dtype` -> format of the weights."""
@@ -16,7 +20,10 @@ def start_backend(execution: ExecutionConfig) -> Backend:
 
     Raises ValueError for threads or kernels that cannot be had.
     """
-    num_threads = available_cores() if execution.num_threads is None else execution.num_threads
+    num_cores = available_cores()
+    num_threads = num_cores if execution.num_threads is None else execution.num_threads
+    if num_threads > num_cores:
+        logger.warning("num_threads is %d, but there are %d cores: this is slower", num_threads, num_cores)
     try:
         return create_backend(num_threads, eager=execution.enforce_eager, check_nan=execution.check_nan)
     except OSError as error:

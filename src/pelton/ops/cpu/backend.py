@@ -1,5 +1,6 @@
 """The operator set over native kernels: a step is one native call."""
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,8 @@ class CPUBackend(Backend):
         self._memory = WeightMemory()
         self._lock = threading.Lock()
         self._replay = library.create_replay(num_threads)
-        self._close = weakref.finalize(self, library.destroy_replay, self._replay)
+        self._process_id = os.getpid()
+        self._close = weakref.finalize(self, _end_threads, library, self._replay, self._process_id)
         self._close.atexit = False  # another thread may still be running something
 
     def pack_linear(
@@ -106,6 +108,8 @@ class CPUBackend(Backend):
     def _call(self) -> Iterator[int]:
         """Handle of the threads and what they run, for as long as one call lasts."""
         assert self._close.alive, "the backend is closed"
+        if os.getpid() != self._process_id:
+            raise RuntimeError("this process was forked from the engine's, and lacks its threads; make a new engine")
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"{self.name} is busy: a backend takes one call at a time")
         try:
@@ -141,9 +145,17 @@ class CPUBackend(Backend):
             return self._library.barrier_ns(replay)
 
     def close(self) -> None:
-        if self._close.alive:
+        if os.getpid() != self._process_id:
+            self._close()
+        elif self._close.alive:
             with self._call():
                 self._close()
+
+
+def _end_threads(library: Library, replay: int, process_id: int) -> None:
+    """A forked process has the pool's memory, but not its threads: it can neither end them nor wait for them."""
+    if os.getpid() == process_id:
+        library.destroy_replay(replay)
 
 
 def _native(program: CompiledProgram) -> NativeProgram:

@@ -152,6 +152,8 @@ def load_library(wanted: str | None = None) -> Library | None:
     paths = {level: folder / f"libpelton_{level}.so" for level in LEVELS}
     installed = {level: path for level, path in paths.items() if path.exists()}
     if not installed:
+        if folder != _FOLDER:
+            raise ValueError(f"PELTON_NATIVE_LIBRARIES is {str(folder)!r}, which has no kernel libraries")
         if wanted is not None:
             raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but this installation has no native kernels")
         return None
