@@ -18,6 +18,23 @@ void copy_message(const char* message, char* out, int64_t out_bytes) {
   out[out_bytes - 1] = '\0';
 }
 
+// For as long as one call lasts.
+class Call {
+ public:
+  explicit Call(pelton::Replay* replay) : replay_(replay), is_first_(!replay->is_busy().exchange(true)) {}
+  ~Call() {
+    if (is_first_) replay_->is_busy() = false;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool is_first() const { return is_first_; }
+
+ private:
+  pelton::Replay* replay_;
+  const bool is_first_;
+};
+
 struct Packing {
   pelton::DType format;
   const float* source;
@@ -61,6 +78,8 @@ PELTON_API pelton::Replay* pelton_replay_create(int32_t num_threads, char* messa
   return nullptr;
 }
 
+PELTON_API int32_t pelton_is_busy(pelton::Replay* replay) { return replay->is_busy(); }
+
 PELTON_API void pelton_replay_destroy(pelton::Replay* replay) { delete replay; }
 
 PELTON_API pelton::Program* pelton_program_create(const pelton::LaunchSpec* launches, int32_t num_launches,
@@ -76,7 +95,8 @@ PELTON_API void pelton_program_destroy(pelton::Program* program) { delete progra
 // One step. -> 0, or 1 and a message.
 PELTON_API int32_t pelton_run(pelton::Replay* replay, const pelton::Run* runs, int32_t num_runs, char* message,
                               int64_t message_bytes) try {
-  const char* error = replay->run(runs, num_runs);
+  const Call call(replay);
+  const char* error = call.is_first() ? replay->run(runs, num_runs) : "busy: a backend takes one call at a time";
   if (error == nullptr) return 0;
   copy_message(error, message, message_bytes);
   return 1;
@@ -85,9 +105,12 @@ PELTON_API int32_t pelton_run(pelton::Replay* replay, const pelton::Run* runs, i
   return 1;
 }
 
-// Packs rows [n, k] as columns from first_column on; see pack.h. The target was zeroed before.
-PELTON_API void pelton_pack(pelton::Replay* replay, int32_t format, const float* source, int64_t n, int64_t k,
-                            void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
+// Packs rows [n, k] as columns from first_column on; see pack.h. The target was zeroed before. -> 1
+// if another call is under way, else 0.
+PELTON_API int32_t pelton_pack(pelton::Replay* replay, int32_t format, const float* source, int64_t n, int64_t k,
+                               void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
+  const Call call(replay);
+  if (!call.is_first()) return 1;
   Packing packing{pelton::DType(format), source, n, k, target, first_column, panel_stride, panel_offset, {}};
   replay->pool().run(
       replay->pool().size(),
@@ -100,11 +123,14 @@ PELTON_API void pelton_pack(pelton::Replay* replay, int32_t format, const float*
         }
       },
       &packing);
+  return 0;
 }
 
 // Nanoseconds that the threads take to wait for each other, the least of several tries: tells how far apart their cores
-// are, which a virtual machine may change while it runs.
+// are, which a virtual machine may change while it runs. Negative if another call is under way.
 PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
+  const Call call(replay);
+  if (!call.is_first()) return -1.0;
   constexpr int kTries = 10;
   constexpr int kBarriers = 2000;
   double best = 1e9;

@@ -69,6 +69,8 @@ class Replay {
   // Returns null, or what went wrong.
   const char* run(const Run* runs, int num_runs);
   ThreadPool& pool() { return pool_; }
+  // Whether a call is under way. Calls set it; a second one at the same time is refused.
+  std::atomic<bool>& is_busy() { return is_busy_; }
 
  private:
   friend class Worker;
@@ -83,6 +85,7 @@ class Replay {
   void resolve(const Run& run, int num_threads);
   void work(Worker& worker) noexcept;  // an exception on one thread would leave the others waiting for it
 
+  std::atomic<bool> is_busy_{false};
   ThreadPool pool_;
   std::vector<Worker> workers_;
   std::vector<Step> steps_;

@@ -1,10 +1,8 @@
 """The operator set over native kernels: a step is one native call."""
 
 import os
-import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,7 +43,6 @@ class CPUBackend(Backend):
         self._is_eager = eager or check_nan
         self._check_nan = check_nan
         self._memory = WeightMemory()
-        self._lock = threading.Lock()
         self._replay = library.create_replay(num_threads)
         self._process_id = os.getpid()
         self._close = weakref.finalize(self, _end_threads, library, self._replay, self._process_id)
@@ -54,12 +51,7 @@ class CPUBackend(Backend):
     def pack_linear(
         self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
     ) -> PackedLinear:
-        with self._call() as replay:
-            return self._pack_linear(replay, parts, bias, weight_format, gated)
-
-    def _pack_linear(
-        self, replay: int, parts: Sequence[Float32], bias: Float32 | None, weight_format: str, gated: bool
-    ) -> PackedLinear:
+        replay = self._open()
         num_rows, k = check_parts(parts, bias, gated=gated)
         out_features = num_rows // 2 if gated else num_rows
         step, dtype = _K_STEP[weight_format], np.dtype(FORMAT_DTYPES[weight_format])
@@ -90,32 +82,26 @@ class CPUBackend(Backend):
 
         Raises RuntimeError if a kernel refuses its arguments, or the backend is busy with another call.
         """
-        with self._call() as replay:
-            specs: list[RunSpec] = []
-            for run in runs:
-                program = _native(run.program)
-                for segment in program.segments(run.sizes, run.inputs, launch_by_launch=self._is_eager):
-                    if self._is_eager:
-                        self._run_launch(replay, program, segment, run)
-                    elif segment.spec is not None:
-                        specs.append(segment.spec)
-                    else:
-                        self._flush(replay, specs)
-                        program.call_back(segment, run.inputs)
-            self._flush(replay, specs)
+        replay = self._open()
+        specs: list[RunSpec] = []
+        for run in runs:
+            program = _native(run.program)
+            for segment in program.segments(run.sizes, run.inputs, launch_by_launch=self._is_eager):
+                if self._is_eager:
+                    self._run_launch(replay, program, segment, run)
+                elif segment.spec is not None:
+                    specs.append(segment.spec)
+                else:
+                    self._flush(replay, specs)
+                    program.call_back(segment, run.inputs)
+        self._flush(replay, specs)
 
-    @contextmanager
-    def _call(self) -> Iterator[int]:
-        """Handle of the threads and what they run, for as long as one call lasts."""
+    def _open(self) -> int:
+        """Handle of the threads and what they run."""
         assert self._close.alive, "the backend is closed"
         if os.getpid() != self._process_id:
             raise RuntimeError("this process was forked from the engine's, and lacks its threads; make a new engine")
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError(f"{self.name} is busy: a backend takes one call at a time")
-        try:
-            yield self._replay
-        finally:
-            self._lock.release()
+        return self._replay
 
     def _flush(self, replay: int, specs: list[RunSpec]) -> None:
         if specs:
@@ -141,15 +127,14 @@ class CPUBackend(Backend):
     def barrier_ns(self) -> float:
         """How long the threads take to wait for each other: a tag for figures, for it tells how far apart their cores
         are, and virtual machines move them."""
-        with self._call() as replay:
-            return self._library.barrier_ns(replay)
+        return self._library.barrier_ns(self._open())
 
     def close(self) -> None:
         if os.getpid() != self._process_id:
             self._close()
         elif self._close.alive:
-            with self._call():
-                self._close()
+            self._library.check_idle(self._replay)
+            self._close()
 
 
 def _end_threads(library: Library, replay: int, process_id: int) -> None:

@@ -16,6 +16,7 @@ INTERFACE = 1
 
 _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
+_BUSY = "busy: a backend takes one call at a time"
 
 
 class ArgSpec(ctypes.Structure):
@@ -94,7 +95,7 @@ class Library:
         functions.pelton_program_destroy.argtypes = (c_void_p,)
         functions.pelton_run.argtypes = (c_void_p, POINTER(RunSpec), c_int32, c_char_p, c_int64)
         functions.pelton_pack.argtypes = (c_void_p, c_int32, c_void_p, c_int64, c_int64, c_void_p, *[c_int64] * 3)
-        functions.pelton_pack.restype = None
+        functions.pelton_is_busy.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.restype = c_double
         functions.pelton_replay_destroy.restype = functions.pelton_program_destroy.restype = None
@@ -131,12 +132,21 @@ class Library:
             raise RuntimeError(message.value.decode())
 
     def barrier_ns(self, replay: int) -> float:
-        return float(self._functions.pelton_barrier_ns(replay))
+        latency = float(self._functions.pelton_barrier_ns(replay))
+        if latency < 0:
+            raise RuntimeError(_BUSY)
+        return latency
+
+    def check_idle(self, replay: int) -> None:
+        """Raise RuntimeError while another thread's call is under way."""
+        if self._functions.pelton_is_busy(replay):
+            raise RuntimeError(_BUSY)
 
     def pack(self, replay: int, source: int, shape: tuple[int, int], place: PanelPlace) -> None:
         """Pack a float32 matrix at address `source` as columns of a weight, whose memory is zeroed."""
         where = place.target, place.first_column, place.panel_stride, place.panel_offset
-        self._functions.pelton_pack(replay, place.dtype, source, *shape, *where)
+        if self._functions.pelton_pack(replay, place.dtype, source, *shape, *where):
+            raise RuntimeError(_BUSY)
 
 
 @cache
