@@ -5,9 +5,8 @@ import time
 import pytest
 
 from pelton import LLM, SamplingParams
-from pelton.ops.cpu.library import Library
 from tests.support.engines import trace_steps
-from tests.support.native import needs_native
+from tests.support.native import count_calls, needs_native
 
 pytestmark = needs_native
 
@@ -23,16 +22,7 @@ MIX = [
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Grows by one at every native call that computes something."""
-    calls: list[int] = []
-    run = Library.run
-
-    def counted(self, replay, runs):
-        calls.append(len(runs))
-        run(self, replay, runs)
-
-    monkeypatch.setattr(Library, "run", counted)
-    return calls
+    return count_calls(monkeypatch)
 
 
 def test_one_call_per_step(monkeypatch, calls):

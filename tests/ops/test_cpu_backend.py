@@ -18,7 +18,7 @@ from pelton.ops.cpu import LEVELS, CPUBackend, load_library
 from pelton.ops.cpu import library as library_module
 from pelton.ops.cpu.library import Library
 from pelton.ops.interpreter import NumpyBackend
-from tests.support.native import native_backend, needs_native, usable_levels
+from tests.support.native import count_calls, native_backend, needs_native, usable_levels
 
 pytestmark = needs_native
 
@@ -40,16 +40,15 @@ def normed_twice(backend: Backend, **options):
     return backend.compile(op.finish({"once": once, "twice": twice}), {T: 16}, **options)
 
 
-def count_calls(monkeypatch) -> list[int]:
-    calls: list[int] = []
-    run = Library.run
-
-    def counted(self, replay, runs):
-        calls.append(len(runs))
-        run(self, replay, runs)
-
-    monkeypatch.setattr(Library, "run", counted)
-    return calls
+def long_run(backend: Backend, size: int, num_launches: int):
+    """A program of equal linear layers [size, size], and a run of it with 64 rows of zeros."""
+    weight = backend.pack_linear([np.ones((size, size), np.float32)], None, weight_format="fp32")
+    op = Recorder("long")
+    value = op.input("x", (T, size))
+    for _ in range(num_launches):
+        value = op.linear(value, weight, None)
+    program = backend.compile(op.finish({"y": value}), {T: 64})
+    return program, Run(program, {T: 64}, {"x": np.zeros((64, size), np.float32)})
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -281,13 +280,7 @@ def test_close(backend):
 
 def test_one_call_at_a_time(backend):
     """While a native call is under way, every other one is refused, and harms nothing."""
-    weight = backend.pack_linear([np.ones((2048, 2048), np.float32)], None, weight_format="fp32")
-    op = Recorder("long")
-    x = value = op.input("x", (T, 2048))
-    for _ in range(40):
-        value = op.linear(value, weight, None)
-    program = backend.compile(op.finish({"y": value}), {T: 64})
-    run = Run(program, {T: 64}, {x.name: np.zeros((64, 2048), np.float32)})
+    program, run = long_run(backend, 2048, 40)
     thread = threading.Thread(target=backend.run, args=[[run]])
     thread.start()
     refused = 0
@@ -397,12 +390,7 @@ def test_idle_threads_use_no_processor_time(backend):
 
 def test_the_interpreter_is_free_during_a_run(backend):
     """A native call leaves Python to other threads."""
-    weight = backend.pack_linear([np.ones((4096, 4096), np.float32)], None, weight_format="fp32")
-    op = Recorder("long")
-    x = value = op.input("x", (T, 4096))
-    for _ in range(4):
-        value = op.linear(value, weight, None)
-    program = backend.compile(op.finish({"y": value}), {T: 64})
+    _, run = long_run(backend, 4096, 4)
     ticks = []
     done = threading.Event()
 
@@ -414,7 +402,7 @@ def test_the_interpreter_is_free_during_a_run(backend):
     thread = threading.Thread(target=tick)
     thread.start()
     start = time.perf_counter()
-    backend.run([Run(program, {T: 64}, {x.name: np.zeros((64, 4096), np.float32)})])
+    backend.run([run])
     end = time.perf_counter()
     done.set()
     thread.join()

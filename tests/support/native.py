@@ -10,6 +10,7 @@ from pelton.ops import KVCacheLayer, Recorder
 from pelton.ops.arrays import AnyArray
 from pelton.ops.backend import Backend, Run
 from pelton.ops.cpu import LEVELS, CPUBackend, load_library
+from pelton.ops.cpu.library import Library
 from pelton.ops.kv_cache import to_plain, to_tiled
 from pelton.ops.operator import Operator
 from pelton.ops.packed_linear import PackedLinear
@@ -84,3 +85,16 @@ def run_operator(backend: Backend, operator: Operator, arguments: Sequence[Any])
     for plain, native in caches:
         plain.array[...] = to_plain(native.array)
     return [output.copy() for output in program.outputs({}).values()]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one at every native call that computes something, with the number of its runs."""
+    calls: list[int] = []
+    run = Library.run
+
+    def counted(self: Library, replay: int, runs: Any) -> None:
+        calls.append(len(runs))
+        run(self, replay, runs)
+
+    monkeypatch.setattr(Library, "run", counted)
+    return calls

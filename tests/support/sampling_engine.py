@@ -52,8 +52,9 @@ class LogitsFromHashes(FakeModel):
             hidden[row] = self.logits(self._next_token(inputs, row))
             if inputs.token_ids[row] == BREAKING:
                 hidden[row, 7] = np.nan
-        BACKEND.run(self._head.prepare(hidden, inputs))
-        return self._head.results(len(hidden), inputs)
+        runs = self._head.prepare(hidden, inputs)
+        BACKEND.run(runs)
+        return self._head.results(runs, inputs)
 
     def logits(self, digest: int) -> np.ndarray:
         return self._common + np.random.default_rng(digest).standard_normal(MODEL_VOCAB_SIZE, dtype=np.float32)

@@ -75,42 +75,31 @@ def to_tiled(array: Activations) -> Activations:
 
     The last axis of 2 holds neighbours: dimensions of a key, positions of a value. Raises ValueError for an odd D.
     """
-    blocks, _, heads, size, head_size = _checked(array)
-    if size % TILE:
+    if _checked(array)[3] % TILE:
         return array.copy()
     tiled = np.empty(array.shape, array.dtype)
-    keys, values = array[:, 0], array[:, 1]
-    lead = (blocks, heads)
-    if array.dtype == BFLOAT16:
-        split = keys.reshape(*lead, size // TILE, TILE, head_size // 2, 2).transpose(0, 1, 2, 4, 3, 5)
-        tiled[:, 0] = split.reshape(*lead, size, head_size)
-        pairs = values.reshape(*lead, size // 2, 2, head_size).swapaxes(-1, -2)
-        tiled[:, 1] = pairs.reshape(*lead, size, head_size)
-    else:
-        turned = keys.reshape(*lead, size // TILE, TILE, head_size).swapaxes(-1, -2)
-        tiled[:, 0] = turned.reshape(*lead, size, head_size)
-        tiled[:, 1] = values
+    for which, part in enumerate(_in_plain_order(tiled)):
+        part[...] = array[:, which].reshape(part.shape)
     return tiled
 
 
 def to_plain(array: Activations) -> Activations:
     """A copy of a cache in the tiled layout, in the plain one: the inverse of `to_tiled`."""
-    blocks, _, heads, size, head_size = _checked(array)
-    if size % TILE:
+    if _checked(array)[3] % TILE:
         return array.copy()
-    plain = np.empty(array.shape, array.dtype)
-    keys, values = array[:, 0], array[:, 1]
+    parts = [part.reshape(array[:, 0].shape) for part in _in_plain_order(array)]
+    return np.stack(parts, axis=1)
+
+
+def _in_plain_order(tiled: Activations) -> tuple[Activations, Activations]:
+    """Views of the keys and values of a tiled cache whose elements are in the plain layout's order, with axes split."""
+    blocks, _, heads, size, head_size = tiled.shape
     lead = (blocks, heads)
-    if array.dtype == BFLOAT16:
-        split = keys.reshape(*lead, size // TILE, head_size // 2, TILE, 2).transpose(0, 1, 2, 4, 3, 5)
-        plain[:, 0] = split.reshape(*lead, size, head_size)
-        pairs = values.reshape(*lead, size // 2, head_size, 2).swapaxes(-1, -2)
-        plain[:, 1] = pairs.reshape(*lead, size, head_size)
-    else:
-        turned = keys.reshape(*lead, size // TILE, head_size, TILE).swapaxes(-1, -2)
-        plain[:, 0] = turned.reshape(*lead, size, head_size)
-        plain[:, 1] = values
-    return plain
+    keys, values = tiled[:, 0], tiled[:, 1]
+    if tiled.dtype == BFLOAT16:
+        pairs = keys.reshape(*lead, size // TILE, head_size // 2, TILE, 2).transpose(0, 1, 2, 4, 3, 5)
+        return pairs, values.reshape(*lead, size // 2, head_size, 2).swapaxes(-1, -2)
+    return keys.reshape(*lead, size // TILE, head_size, TILE).swapaxes(-1, -2), values
 
 
 def _checked(array: Activations) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Replays the programs from hidden states to tokens: the head, and the scorer of prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -52,18 +52,18 @@ class ReplayedHead:
         operands |= _fields(inputs.sampling) | inputs.edits.operands()
         runs = [Run(self._head, _head_sizes(len(hidden), inputs), operands)]
         if inputs.scoring is not None:
-            sizes = _scorer_sizes(len(hidden), inputs.scoring)
+            sizes = {T: len(hidden), L: len(inputs.scoring.logits_rows)}
             runs.append(Run(self._scorer, sizes, _scorer_operands(hidden, inputs.scoring)))
         return runs
 
-    def results(self, num_tokens: int, inputs: StepInputs) -> StepResults:
-        """What the runs of a step have left; valid until the next."""
-        sizes = _head_sizes(num_tokens, inputs)
+    def results(self, runs: Sequence[Run], inputs: StepInputs) -> StepResults:
+        """What the runs of `prepare` have left; valid until the next step."""
+        sizes = runs[0].sizes
         logprobs = scored = None
         if (inputs.sampling.num_logprobs >= 0).any():
             logprobs = _logprob_rows(self._head.outputs(sizes))
         if inputs.scoring is not None:
-            scored = _logprob_rows(self._scorer.outputs(_scorer_sizes(num_tokens, inputs.scoring)))
+            scored = _logprob_rows(self._scorer.outputs(runs[1].sizes))
         results = StepResults(self._head.output("token_ids", sizes), logprobs, scored)
         if self._processors is not None:
             errors = self._processors.errors.items()
@@ -81,10 +81,6 @@ def _head_sizes(num_tokens: int, inputs: StepInputs) -> dict[Dim, int]:
         B: len(edits.bias_ids),
         P: len(edits.penalty_ids),
     }
-
-
-def _scorer_sizes(num_tokens: int, scoring: ScoringInputs) -> dict[Dim, int]:
-    return {T: num_tokens, L: len(scoring.logits_rows)}
 
 
 def _scorer_operands(hidden: Activations, scoring: ScoringInputs) -> dict[str, AnyArray]:

@@ -47,8 +47,9 @@ class ReplayedModel:
             arrays[f"slot_mapping.{group}"] = slots
             arrays[f"block_table.{group}"] = table
         hidden = self._backbone.output("hidden", sizes)
-        self._backend.run([Run(self._backbone, sizes, arrays), *self._head.prepare(hidden, inputs)])
-        return self._head.results(len(hidden), inputs)
+        head_runs = self._head.prepare(hidden, inputs)
+        self._backend.run([Run(self._backbone, sizes, arrays), *head_runs])
+        return self._head.results(head_runs, inputs)
 
 
 def _bind_storage(backend: Backend, model: Model, groups: Sequence[KVCacheGroup], num_blocks: int) -> None:
