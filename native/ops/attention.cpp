@@ -115,9 +115,25 @@ class Attention {
       std::swap(current, next);
       has_current = has_next;
     }
-    if (plan_.shared_floats() == 0) return;
-    worker_.barrier();
-    merge_partials();
+  }
+
+  // Merges the partials of the split blocks.
+  void merge() {
+    const int64_t num_heads = op_.cache.num_kv_heads;
+    const RequestItems& last_request = requests_[op_.num_requests - 1];
+    const int64_t num_blocks = last_request.first_block + last_request.num_blocks;
+    for_claimed(worker_, num_blocks * num_heads, 1, [&](int64_t item, int64_t) {
+      const QueryBlock& block = blocks_[item / num_heads];
+      if (!block.is_split()) return;
+      const int64_t head = item % num_heads;
+      const Sums sums = partial_of(block, head, block.first_partition);
+      for (int64_t row = 0; row < num_rows(block); ++row) {
+        for (int64_t i = 1; i < block.num_partitions; ++i) {
+          merge_row(sums, partial_of(block, head, block.first_partition + i), row, stride_);
+        }
+      }
+      finish(block, head, sums);
+    });
   }
 
  private:
@@ -333,28 +349,6 @@ class Attention {
     return sums_at(memory, num_rows(block), stride_);
   }
 
-  // Merges the partials of the split blocks.
-  void merge_partials() {
-    const int64_t num_heads = op_.cache.num_kv_heads;
-    const RequestItems& last_request = requests_[op_.num_requests - 1];
-    const int64_t num_blocks = last_request.first_block + last_request.num_blocks;
-    for_claimed(
-        worker_, num_blocks * num_heads, 1,
-        [&](int64_t item, int64_t) {
-          const QueryBlock& block = blocks_[item / num_heads];
-          if (!block.is_split()) return;
-          const int64_t head = item % num_heads;
-          const Sums sums = partial_of(block, head, block.first_partition);
-          for (int64_t row = 0; row < num_rows(block); ++row) {
-            for (int64_t i = 1; i < block.num_partitions; ++i) {
-              merge_row(sums, partial_of(block, head, block.first_partition + i), row, stride_);
-            }
-          }
-          finish(block, head, sums);
-        },
-        1);
-  }
-
   void finish(const QueryBlock& block, int64_t head, const Sums& sums) const {
     const int64_t size = op_.cache.head_size, group_size = op_.group * size;
     for (int64_t i = 0, row = 0; i < block.num_positions; ++i) {
@@ -411,22 +405,32 @@ class Attention {
   int num_fetched_ = 0;
 };
 
-void run(const Arg* args, Worker& worker) {
-  const AttentionArgs op(args);
-  if (op.cache.is_bf16) {
-    Attention<BFloat16Cache>(op, worker).run();
+template <class Cache>
+void run_cache(const AttentionArgs& op, Worker& worker) {
+  Attention<Cache> attention(op, worker);
+  if (worker.pass() == 0) {
+    attention.run();
   } else {
-    Attention<Float32Cache>(op, worker).run();
+    attention.merge();
   }
 }
 
-size_t shared_bytes(const Arg* args, int num_threads) {
+void run(const Arg* args, Worker& worker) {
   const AttentionArgs op(args);
-  AttentionPlan plan(op, num_threads);
+  if (op.cache.is_bf16) {
+    run_cache<BFloat16Cache>(op, worker);
+  } else {
+    run_cache<Float32Cache>(op, worker);
+  }
+}
+
+Plan plan(const Arg* args, int num_threads) {
+  const AttentionArgs op(args);
+  AttentionPlan items(op, num_threads);
   std::vector<RequestItems> requests(op.num_requests);
-  std::vector<QueryBlock> blocks(plan.max_blocks());
-  plan.fill(requests.data(), blocks.data());
-  return plan.shared_floats() * sizeof(float);
+  std::vector<QueryBlock> blocks(items.max_blocks());
+  items.fill(requests.data(), blocks.data());
+  return {items.shared_floats() * sizeof(float), items.shared_floats() == 0 ? 1 : 2};
 }
 
 }  // namespace
@@ -434,6 +438,6 @@ size_t shared_bytes(const Arg* args, int num_threads) {
 // q [T, H * D], cache, block_table [R, max_blocks], query_start [R + 1], seq_lens [R], scale, window, softcap,
 // out_dtype
 // -> attended [T, H * D]
-const Kernel kAttention = {"attention", 13, run, shared_bytes};
+const Kernel kAttention = {"attention", 13, run, plan};
 
 }  // namespace pelton

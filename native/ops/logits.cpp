@@ -92,28 +92,33 @@ void run(const Arg* args, Worker& worker) {
   const auto bests_of = [&](int thread) {
     return reinterpret_cast<Best*>(worker.shared() + thread * bests_bytes(num_rows));
   };
-  Best* bests = bests_of(worker.index());
-  std::fill_n(bests, num_rows, Best());
-  if (op.weight.is_bf16()) {
-    compute<BFloat16Format>(op, worker, bests);
-  } else {
-    compute<Float32Format>(op, worker, bests);
+  if (worker.pass() == 0) {
+    Best* bests = bests_of(worker.index());
+    std::fill_n(bests, num_rows, Best());
+    if (op.weight.is_bf16()) {
+      compute<BFloat16Format>(op, worker, bests);
+    } else {
+      compute<Float32Format>(op, worker, bests);
+    }
+    return;
   }
-  worker.barrier();
-  if (worker.index() != 0) return;
-  for (int thread = 1; thread < worker.count(); ++thread) {
-    for (int64_t row = 0; row < num_rows; ++row) bests[row].merge(bests_of(thread)[row]);
+  if (worker.claim() != 0) return;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    Best best;
+    for (int thread = 0; thread < worker.count(); ++thread) {
+      if (worker.took_part(thread)) best.merge(bests_of(thread)[row]);
+    }
+    op.best_ids.as<int32_t>()[row] = best.id;
   }
-  for (int64_t row = 0; row < num_rows; ++row) op.best_ids.as<int32_t>()[row] = bests[row].id;
 }
 
-size_t shared_bytes(const Arg* args, int num_threads) {
-  return static_cast<size_t>(num_threads * bests_bytes(args[0].rows));
+Plan plan(const Arg* args, int num_threads) {
+  return {static_cast<size_t>(num_threads * bests_bytes(args[0].rows)), 2};
 }
 
 }  // namespace
 
 // x [L, E], weight [V, E], bias [V] or none, softcap or none, is_wanted [L] -> logits [L, V], best_ids [L]
-const Kernel kLogits = {"logits", 7, run, shared_bytes};
+const Kernel kLogits = {"logits", 7, run, plan};
 
 }  // namespace pelton

@@ -1,12 +1,12 @@
 // The C interface. Python's side of it is ops/cpu/library.py.
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <new>
 
 #include "ops/pack.h"
+#include "runtime/clock.h"
 #include "runtime/program.h"
 
 #define PELTON_API extern "C" __attribute__((visibility("default")))
@@ -35,16 +35,37 @@ class Call {
   const bool is_first_;
 };
 
-struct Packing {
+struct Packing final : pelton::Work {
   pelton::DType format;
   const float* source;
   int64_t n, k;
   void* target;
   int64_t first_column, panel_stride, panel_offset;
   std::atomic<int64_t> next{0};
+
+  void take_part(int, int64_t) noexcept override {
+    constexpr int64_t kRows = 4 * pelton::kPanel;  // at a time
+    for (int64_t row = next.fetch_add(kRows); row < n; row = next.fetch_add(kRows)) {
+      const int64_t last = std::min(row + kRows, n);
+      pelton::pack_panels(format, source, n, k, target, first_column, panel_stride, panel_offset, row, last);
+    }
+  }
+  bool complete(int64_t) noexcept override { return true; }
 };
 
-constexpr int64_t kPackedRows = 4 * pelton::kPanel;  // at a time, by one thread
+// Steps that all threads enter before anyone leaves.
+struct Meetings final : pelton::Work {
+  explicit Meetings(int num_threads) : num_threads(num_threads) {}
+  const int num_threads;
+  std::atomic<int64_t> num_arrived{0};
+
+  void take_part(int, int64_t step) noexcept override {
+    num_arrived.fetch_add(1);
+    while (num_arrived.load() < num_threads * (step + 1)) {
+    }
+  }
+  bool complete(int64_t) noexcept override { return true; }
+};
 
 }  // namespace
 
@@ -111,18 +132,16 @@ PELTON_API int32_t pelton_pack(pelton::Replay* replay, int32_t format, const flo
                                void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
   const Call call(replay);
   if (!call.is_first()) return 1;
-  Packing packing{pelton::DType(format), source, n, k, target, first_column, panel_stride, panel_offset, {}};
-  replay->pool().run(
-      replay->pool().size(),
-      [](void* argument, int) {
-        Packing& p = *static_cast<Packing*>(argument);
-        for (int64_t row = p.next.fetch_add(kPackedRows); row < p.n; row = p.next.fetch_add(kPackedRows)) {
-          const int64_t last = row + kPackedRows < p.n ? row + kPackedRows : p.n;
-          pelton::pack_panels(p.format, p.source, p.n, p.k, p.target, p.first_column, p.panel_stride, p.panel_offset,
-                              row, last);
-        }
-      },
-      &packing);
+  Packing packing;
+  packing.format = pelton::DType(format);
+  packing.source = source;
+  packing.n = n;
+  packing.k = k;
+  packing.target = target;
+  packing.first_column = first_column;
+  packing.panel_stride = panel_stride;
+  packing.panel_offset = panel_offset;
+  replay->pool().run(1, packing);
   return 0;
 }
 
@@ -132,18 +151,13 @@ PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
   const Call call(replay);
   if (!call.is_first()) return -1.0;
   constexpr int kTries = 10;
-  constexpr int kBarriers = 2000;
+  constexpr int kMeetings = 2000;
   double best = 1e9;
   for (int i = 0; i < kTries; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    replay->pool().run(
-        replay->pool().size(),
-        [](void* argument, int thread) {
-          for (int j = 0; j < kBarriers; ++j) static_cast<pelton::ThreadPool*>(argument)->barrier(thread, [] {});
-        },
-        &replay->pool());
-    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-    best = std::min(best, time.count() / kBarriers);
+    Meetings meetings(replay->pool().size());
+    const int64_t start = pelton::now_ns();
+    replay->pool().run(kMeetings, meetings);
+    best = std::min(best, static_cast<double>(pelton::now_ns() - start) / kMeetings);
   }
   return best;
 }

@@ -31,31 +31,34 @@ struct Arg {
   }
 };
 
-// One thread's part in a step. All threads run every launch; they share out its items by claiming them, and wait for
-// each other at its end. Who computes an item must not matter to its bits.
+// One thread's part in a pass of a launch. The threads that come share out its items by claiming them; the pass is
+// complete when all who came have returned. Who computes an item must not matter to its bits.
 class Worker {
  public:
   int index() const { return index_; }
-  int count() const { return count_; }
+  int count() const { return count_; }  // of the threads that may come
+  int pass() const { return pass_; }
+  // Whether a thread was in the pass before this one.
+  bool took_part(int thread) const;
 
-  // Claims `num` items, of phase 0 or 1 of this launch. -> the first of them; past the end when nothing is left.
-  int64_t claim(int64_t num = 1, int phase = 0);
-  // Claims the next item of a thread's own range in this launch, or of another's. -> 0, 1, 2 ...
+  // Claims `num` items of this pass. -> the first of them; past the end when nothing is left.
+  int64_t claim(int64_t num = 1);
+  // Claims the next item of a thread's own range in this pass, or of another's. -> 0, 1, 2 ...
   int64_t claim_of(int owner);
-  // Waits until all threads are here. All must come, or none.
-  void barrier();
   // Memory of this thread alone, 64-byte aligned, valid until the next call. Its content is undefined.
   std::byte* scratch(size_t num_bytes);
-  // The launch's memory for all threads, as large as Kernel::shared_bytes said. Its content is undefined.
+  // The launch's memory for all threads and passes, as large as its plan said. Its content is undefined at first.
   std::byte* shared() const { return shared_; }
   // Ends the step after this launch; the first message (a literal) becomes the error. What is written is void.
   void fail(const char* message);
 
  private:
   friend class Replay;
-  friend class ThreadPool;
   int index_ = 0;
   int count_ = 1;
+  int pass_ = 0;
+  int64_t pass_index_ = 0;       // of all passes in the step
+  int64_t parts_[2] = {-1, -1};  // the last pass of an even index, and of an odd one, that this thread was in
   class Replay* replay_ = nullptr;
   std::byte* shared_ = nullptr;
   std::byte* scratch_ = nullptr;
@@ -64,8 +67,8 @@ class Worker {
 
 // Runs `work(first, last)` for this thread's share of `num_items`, claimed `chunk` at a time.
 template <class F>
-void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work, int phase = 0) {
-  for (int64_t first = worker.claim(chunk, phase); first < num_items; first = worker.claim(chunk, phase)) {
+void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
+  for (int64_t first = worker.claim(chunk); first < num_items; first = worker.claim(chunk)) {
     const int64_t last = first + chunk < num_items ? first + chunk : num_items;
     work(first, last);
   }
@@ -83,13 +86,19 @@ void for_own_first(Worker& worker, int64_t num_items, F&& work) {
   }
 }
 
+// What a launch needs beyond its arguments.
+struct Plan {
+  size_t shared_bytes = 0;  // of memory that the threads share during the launch
+  int num_passes = 1;       // a pass begins when the one before it is complete
+};
+
 // An operator of one instruction-set level.
 struct Kernel {
   const char* name;  // as in the operator table
   int num_args;      // inputs, weights and attributes, then outputs
+  // One thread's part in a pass. It returns only when all items of the pass are claimed.
   void (*run)(const Arg* args, Worker& worker);
-  // Bytes of memory that the threads share during a launch; null for none.
-  size_t (*shared_bytes)(const Arg* args, int num_threads) = nullptr;
+  Plan (*plan)(const Arg* args, int num_threads) = nullptr;  // null: one pass, no shared memory
 };
 
 }  // namespace pelton

@@ -1,12 +1,12 @@
 #include "runtime/program.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 
 #include "ops/kernels.h"
-#include "runtime/clock.h"
 
 namespace pelton {
 namespace {
@@ -43,16 +43,15 @@ Program::Program(const LaunchSpec* launches, int num_launches) {
   }
 }
 
-int64_t Worker::claim(int64_t num, int phase) {
-  return replay_->counters_[phase].next.fetch_add(num, std::memory_order_relaxed);
+bool Worker::took_part(int thread) const {
+  const int64_t before = pass_index_ - 1;
+  return replay_->workers_[thread].parts_[before & 1] == before;
 }
+
+int64_t Worker::claim(int64_t num) { return replay_->counters_[0].next.fetch_add(num, std::memory_order_relaxed); }
 
 int64_t Worker::claim_of(int owner) {
-  return replay_->counters_[2 + owner].next.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Worker::barrier() {
-  replay_->pool_.barrier(index_, [] {});
+  return replay_->counters_[1 + owner].next.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::byte* Worker::scratch(size_t num_bytes) {
@@ -71,10 +70,10 @@ void Worker::fail(const char* message) {
   replay_->error_.compare_exchange_strong(none, message);
 }
 
-Replay::Replay(int num_threads)
-    : pool_(num_threads), workers_(num_threads), crowding_(num_threads), counters_(2 + num_threads) {
+Replay::Replay(int num_threads) : pool_(num_threads), workers_(num_threads), counters_(1 + num_threads) {
   for (int i = 0; i < num_threads; ++i) {
     workers_[i].index_ = i;
+    workers_[i].count_ = num_threads;
     workers_[i].replay_ = this;
   }
 }
@@ -85,24 +84,16 @@ Replay::~Replay() {
 }
 
 const char* Replay::run(const Run* runs, int num_runs) {
-  steps_.clear();
+  passes_.clear();
   args_.clear();
-  const int64_t start = now_ns();
-  const int num_threads = crowding_.num_threads(start);
-  for (Worker& worker : workers_) worker.count_ = num_threads;
-  for (int i = 0; i < num_runs; ++i) resolve(runs[i], num_threads);
+  for (Worker& worker : workers_) worker.parts_[0] = worker.parts_[1] = -1;
+  for (int i = 0; i < num_runs; ++i) resolve(runs[i]);
   error_ = nullptr;
-  has_failed_ = false;
-  const auto work = [](void* replay, int i) {
-    static_cast<Replay*>(replay)->work(static_cast<Replay*>(replay)->workers_[i]);
-  };
-  const int64_t stalled = pool_.run(num_threads, work, this);
-  const int64_t end = now_ns();
-  if (num_threads > 1) crowding_.record(end, end - start, stalled);
+  pool_.run(static_cast<int64_t>(passes_.size()), *this);
   return error_;
 }
 
-void Replay::resolve(const Run& run, int num_threads) {
+void Replay::resolve(const Run& run) {
   size_t shared_bytes = 0;
   for (int i = run.first; i < run.last; ++i) {
     const Program::Launch& launch = run.program->launches_[i];
@@ -121,11 +112,10 @@ void Replay::resolve(const Run& run, int num_threads) {
       }
       args_.push_back(arg);
     }
-    steps_.push_back({launch.kernel, first_arg});
-    if (launch.kernel->shared_bytes != nullptr) {
-      const size_t num_bytes = launch.kernel->shared_bytes(&args_[first_arg], num_threads);
-      if (num_bytes > shared_bytes) shared_bytes = num_bytes;
-    }
+    Plan plan;
+    if (launch.kernel->plan != nullptr) plan = launch.kernel->plan(&args_[first_arg], pool_.size());
+    for (int pass = 0; pass < plan.num_passes; ++pass) passes_.push_back({launch.kernel, first_arg, pass});
+    shared_bytes = std::max(shared_bytes, plan.shared_bytes);
   }
   if (shared_bytes > shared_bytes_) {
     std::free(shared_);
@@ -136,16 +126,19 @@ void Replay::resolve(const Run& run, int num_threads) {
   }
 }
 
-void Replay::work(Worker& worker) noexcept {
+void Replay::take_part(int thread, int64_t index) noexcept {
+  const Pass& pass = passes_[index];
+  Worker& worker = workers_[thread];
+  worker.pass_ = pass.index;
+  worker.pass_index_ = index;
+  worker.parts_[index & 1] = index;
   worker.shared_ = shared_;
-  for (const Step& step : steps_) {
-    step.kernel->run(&args_[step.first_arg], worker);
-    pool_.barrier(worker.index(), [this] {
-      for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
-      has_failed_ = error_.load(std::memory_order_relaxed) != nullptr;
-    });
-    if (has_failed_) return;
-  }
+  pass.kernel->run(&args_[pass.first_arg], worker);
+}
+
+bool Replay::complete(int64_t) noexcept {
+  for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+  return error_.load(std::memory_order_relaxed) == nullptr;
 }
 
 }  // namespace pelton

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/crowding.h"
 #include "runtime/kernel.h"
 #include "runtime/thread_pool.h"
 
@@ -59,7 +58,7 @@ struct Run {
 };
 
 // A step: runs, one after the other, on all threads.
-class Replay {
+class Replay final : private Work {
  public:
   explicit Replay(int num_threads);
   ~Replay();
@@ -74,28 +73,28 @@ class Replay {
 
  private:
   friend class Worker;
-  struct Step {
+  struct Pass {
     const Kernel* kernel;
     size_t first_arg;
+    int index;  // within the launch
   };
   struct Counter {
     alignas(128) std::atomic<int64_t> next{0};
   };
 
-  void resolve(const Run& run, int num_threads);
-  void work(Worker& worker) noexcept;  // an exception on one thread would leave the others waiting for it
+  void resolve(const Run& run);
+  void take_part(int thread, int64_t index) noexcept override;
+  bool complete(int64_t index) noexcept override;
 
   std::atomic<bool> is_busy_{false};
   ThreadPool pool_;
   std::vector<Worker> workers_;
-  std::vector<Step> steps_;
+  std::vector<Pass> passes_;
   std::vector<Arg> args_;
   std::byte* shared_ = nullptr;
   size_t shared_bytes_ = 0;
   std::atomic<const char*> error_{nullptr};
-  bool has_failed_ = false;  // changes while all threads wait, so that they agree
-  Crowding crowding_;
-  // Of a launch: those of the two phases, then one for each thread's own range.
+  // Of a pass: one for all, then one for each thread's own range.
   std::vector<Counter> counters_;
 };
 

@@ -1,7 +1,5 @@
 #include "runtime/thread_pool.h"
 
-#include <pthread.h>
-
 #include "runtime/clock.h"
 
 namespace pelton {
@@ -14,6 +12,12 @@ constexpr int64_t kIdleSpin = 500'000;
 // A thread whose processor time stands still for so long is not running: Linux counts it in ns. Where clocks are
 // coarse, a long wait looks like one for such a thread, and the waiting thread sleeps early.
 constexpr int64_t kStandstill = 20'000;
+
+// Parts of the pool's state.
+constexpr uint64_t kInside = 0xffff;
+constexpr uint64_t kClosed = 1 << 16;
+constexpr uint64_t kOver = 1 << 17;
+constexpr int kStepShift = 18;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -56,11 +60,11 @@ void Gate::sleep(uint32_t seen) {
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), members_(new Member[num_threads]) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads), state_(kClosed | kOver), members_(new Member[num_threads]) {
   try {
     for (int thread = 1; thread < num_threads; ++thread) {
       threads_.emplace_back(&ThreadPool::loop, this, thread);
-      members_[thread].clock.enroll(threads_.back().native_handle());
     }
   } catch (...) {
     stop();
@@ -76,48 +80,86 @@ void ThreadPool::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-int64_t ThreadPool::run(int num_threads, Function function, void* argument) {
-  num_active_ = num_threads;
-  function_ = function;
-  argument_ = argument;
-  members_[0].clock.enroll(pthread_self());
-  stalled_.store(0, std::memory_order_relaxed);
-  for (int thread = 1; thread < num_threads; ++thread) members_[thread].start.open();
-  function(argument, 0);
-  barrier(0, [] {});
-  return num_threads > 1 ? stalled_.load(std::memory_order_relaxed) / (num_threads - 1) : 0;
+void ThreadPool::run(int64_t num_steps, Work& work) {
+  if (num_steps == 0) return;
+  // While a run is over nobody can enter, so nobody looks at these.
+  work_ = &work;
+  num_steps_ = num_steps;
+  first_step_ = (state_.load(std::memory_order_relaxed) >> kStepShift) + 1;
+  members_[0].thread.enroll();
+  state_.store(first_step_ << kStepShift, std::memory_order_release);
+  for (int thread = 1; thread < num_threads_; ++thread) members_[thread].start.open();
+  work_off(0);
 }
 
 void ThreadPool::loop(int thread) {
-  Member& member = members_[thread];
-  for (uint32_t seen = 0;; ++seen) {
-    if (!member.start.spin(seen, kIdleSpin)) member.start.sleep(seen);
+  Gate& start = members_[thread].start;
+  members_[thread].thread.enroll();
+  for (uint32_t seen = 0;;) {
+    if (!start.spin(seen, kIdleSpin)) start.sleep(seen);
+    seen = start.now();  // of runs that this thread has missed, the last counts
     if (is_stopping_) return;
-    function_(argument_, thread);
-    barrier(thread, [] {});
+    work_off(thread);
   }
 }
 
-bool ThreadPool::is_anyone_off(uint32_t seen, int num_active) const {
-  for (int thread = 0; thread < num_active; ++thread) {
-    const Member& member = members_[thread];
-    if (member.arrived.load(std::memory_order_acquire) == seen + 1) continue;
-    const int64_t before = member.clock.now();
-    if (barrier_.spin(seen, kStandstill)) return false;
-    if (before >= 0 && member.clock.now() == before) return true;
+void ThreadPool::work_off(int thread) {
+  for (uint64_t state = state_.load(std::memory_order_acquire);;) {
+    if ((state & kOver) != 0) return;
+    if ((state & kClosed) != 0) {
+      state = wait(thread);
+      continue;
+    }
+    if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    members_[thread].is_inside.store(true, std::memory_order_release);
+    work_->take_part(thread, static_cast<int64_t>((state >> kStepShift) - first_step_));
+    members_[thread].is_inside.store(false, std::memory_order_release);
+    uint64_t left;
+    state = state_.load(std::memory_order_relaxed);
+    do {
+      left = (state | kClosed) - 1;
+    } while (!state_.compare_exchange_weak(state, left, std::memory_order_acq_rel, std::memory_order_relaxed));
+    if ((left & kInside) == 0) advance(left);
+    state = state_.load(std::memory_order_acquire);
   }
-  return false;
 }
 
-void ThreadPool::wait(uint32_t seen, int num_active) {
-  while (!barrier_.spin(seen, kBarrierSpin)) {
-    if (!is_anyone_off(seen, num_active)) continue;
-    // Whoever is off may get this processor.
-    const int64_t start = now_ns();
-    barrier_.sleep(seen);
-    stalled_.fetch_add(now_ns() - start, std::memory_order_relaxed);
-    return;
+void ThreadPool::advance(uint64_t state) {
+  const uint64_t step = state >> kStepShift;
+  const auto index = static_cast<int64_t>(step - first_step_);
+  const bool goes_on = work_->complete(index) && index + 1 < num_steps_;
+  state_.store(goes_on ? (step + 1) << kStepShift : state | kOver, std::memory_order_seq_cst);
+  turn_.open();
+}
+
+const OsThread* ThreadPool::find_off(int thread, uint32_t seen) const {
+  for (int i = 0; i < num_threads_; ++i) {
+    const Member& other = members_[i];
+    if (i == thread || !other.is_inside.load(std::memory_order_acquire)) continue;
+    const int64_t before = other.thread.processor_time();
+    if (turn_.spin(seen, kStandstill)) return nullptr;
+    if (before >= 0 && other.thread.processor_time() == before) return &other.thread;
   }
+  return nullptr;
+}
+
+uint64_t ThreadPool::wait(int thread) {
+  const uint32_t seen = turn_.now();
+  const uint64_t state = state_.load(std::memory_order_acquire);
+  if ((state & kClosed) == 0 || (state & kOver) != 0) return state;
+  for (bool has_moved = false; !turn_.spin(seen, kBarrierSpin);) {
+    const OsThread* off = find_off(thread, seen);
+    if (off == nullptr) continue;
+    // Another process has taken its processor, for milliseconds. It goes on at once on this one; the step needs it, and
+    // this thread can wait elsewhere.
+    if (!has_moved && off->take_callers_processor()) {
+      has_moved = true;
+      continue;
+    }
+    turn_.sleep(seen);
+    break;
+  }
+  return state_.load(std::memory_order_acquire);
 }
 
 }  // namespace pelton

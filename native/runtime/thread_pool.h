@@ -1,4 +1,4 @@
-// Threads that run one function together, and wait for each other.
+// Threads that share out the steps of a task, and wait for each other between them.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/thread_clock.h"
+#include "runtime/os_thread.h"
 
 namespace pelton {
 
@@ -31,59 +31,56 @@ class Gate {
   std::condition_variable wake_;
 };
 
+// What the threads of a pool do together: steps, one after the other.
+class Work {
+ public:
+  // One thread's part in a step. It returns only when nothing of the step is left to begin, so that the step is
+  // complete when all who began it have returned: nobody waits for a thread that has not come.
+  virtual void take_part(int thread, int64_t step) noexcept = 0;
+  // A step is complete, and nobody is in it or in the next. -> whether to go on.
+  virtual bool complete(int64_t step) noexcept = 0;
+
+ protected:
+  ~Work() = default;
+};
+
 // The calling thread, number 0, and `num_threads - 1` others. One `run` at a time.
 class ThreadPool {
  public:
-  using Function = void (*)(void* argument, int thread);
-
   explicit ThreadPool(int num_threads);  // throws std::system_error if a thread cannot be made
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return num_threads_; }
-  // Calls function(argument, i) on the first `num_threads` threads; returns when all are done. -> how long each of them
-  // has waited, on average, for threads that were not running, in ns.
-  int64_t run(int num_threads, Function function, void* argument);
-  // Within `run`: waits for all of its threads. The last to come calls `last` first, while the others still wait.
-  template <class F>
-  void barrier(int thread, F&& last) {
-    const int num = num_active_;  // before arriving: once all have arrived, the next run may change it
-    if (num == 1) {
-      last();
-      return;
-    }
-    const uint32_t seen = barrier_.now();
-    members_[thread].arrived.store(seen + 1, std::memory_order_release);
-    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) == num - 1) {
-      num_arrived_.store(0, std::memory_order_relaxed);
-      last();
-      barrier_.open();
-    } else {
-      wait(seen, num);
-    }
-  }
+  // Runs steps 0 to num_steps - 1 on all threads, as they come; returns when the last is complete.
+  void run(int64_t num_steps, Work& work);
 
  private:
   struct Member {
     alignas(128) Gate start;
-    alignas(128) std::atomic<uint32_t> arrived{0};  // at which opening of the barrier
-    ThreadClock clock;
+    alignas(128) std::atomic<bool> is_inside{false};
+    OsThread thread;
   };
 
   void loop(int thread);
   void stop();
-  void wait(uint32_t seen, int num_active);
-  bool is_anyone_off(uint32_t seen, int num_active) const;
+  void work_off(int thread);
+  // Waits until a step can be entered, or the run is over. -> the state.
+  uint64_t wait(int thread);
+  void advance(uint64_t state);
+  // A thread that is in the step but not on a processor; null if there is none, or the turn has come.
+  const OsThread* find_off(int thread, uint32_t seen) const;
 
   const int num_threads_;
-  int num_active_ = 1;
-  Function function_ = nullptr;
-  void* argument_ = nullptr;
-  bool is_stopping_ = false;
-  Gate barrier_;
-  alignas(128) std::atomic<int> num_arrived_{0};
-  alignas(128) std::atomic<int64_t> stalled_{0};  // ns, of all threads of a run
+  // How many threads are in the current step, kClosed once it cannot be entered any more, kOver between runs; above
+  // them the step's number since the pool was made.
+  alignas(128) std::atomic<uint64_t> state_{0};
+  Gate turn_;  // opens whenever a step is complete
+  Work* work_ = nullptr;
+  int64_t num_steps_ = 0;
+  uint64_t first_step_ = 0;  // the number of this run's step 0
+  std::atomic<bool> is_stopping_{false};
   std::unique_ptr<Member[]> members_;
   std::vector<std::thread> threads_;
 };

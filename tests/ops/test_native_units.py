@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,20 +48,31 @@ def test_vectors(level: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@cache
+def fixed_addresses() -> list[str]:
+    """A command in front of another, that runs it without address randomization, where the system allows that.
+
+    ThreadSanitizer of GCC 12 crashes before main, now and then, where addresses are drawn with more than 28 bits.
+    """
+    command = ["setarch", "--addr-no-randomize"]
+    if shutil.which("setarch") is None:
+        return []
+    return command if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0 else []
+
+
 def build_and_run(tmp_path: Path, flags: list[str], sources: list[str], *arguments: str) -> None:
     assert COMPILER is not None
     program = str(tmp_path / "program")
     paths = [str(NATIVE / source) for source in sources]
     subprocess.run([COMPILER, *BASE_FLAGS.split(), *flags, f"-I{NATIVE}", *paths, "-o", program], check=True)
     done = subprocess.run(
-        [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        [*fixed_addresses(), program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_crowding(tmp_path: Path) -> None:
-    build_and_run(tmp_path, [], ["tests/crowding_test.cpp"])
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")

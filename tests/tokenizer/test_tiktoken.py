@@ -1,5 +1,6 @@
 """Byte-level vocabularies whose ids are ranks, against tiktoken; cuts against its expressions."""
 
+import re
 import unicodedata
 from collections.abc import Callable
 from functools import cache
@@ -8,7 +9,7 @@ import pytest
 import regex
 import tiktoken
 import tiktoken_ext.openai_public
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.vocabularies import vocabulary_metadata, vocabulary_tokenizer
@@ -23,6 +24,9 @@ EXPRESSIONS = {
     "qwen2": rf"{ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}",
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
+
+SPECIAL_TOKEN = re.compile(r"<\|\w+\|>|\[PAD\d+\]")
+"""What special tokens of these vocabularies look like; the references know none."""
 
 
 @cache
@@ -49,6 +53,7 @@ def test_agrees_on_the_corpus(name: str) -> None:
 @given(st.text(st.characters(codec="utf-8")))
 @settings(max_examples=200)
 def test_agrees_on_any_text(text: str) -> None:
+    assume(SPECIAL_TOKEN.search(text) is None)  # hypothesis makes texts of the constants in our sources, too
     for name in EXPRESSIONS:
         assert vocabulary_tokenizer(name).encode(text, add_special_tokens=False) == reference(name)(text)
 
