@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--quantization", default="auto", help="of weights: auto, none, int8 or int4")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--cells", nargs="+", default=CELLS, help="decode:REQUESTS:CONTEXT or prefill:TOKENS")
     parser.add_argument("--seconds", type=float, default=2.0, help="per cell")
@@ -83,6 +84,7 @@ def main() -> None:
     args = EngineArgs.create(
         model=options.model,
         dtype=options.dtype,
+        quantization=options.quantization,
         num_threads=options.threads,
         max_model_len=MAX_MODEL_LEN,
         num_gpu_blocks_override=16384,
@@ -101,7 +103,8 @@ def main() -> None:
         print(f"{row['cell']:>16} {row['tokens_per_s']:>9} tok/s {row['median_ms']:>10} ms (best {row['best_ms']})")
     backend = worker._backend
     barrier = round(backend.barrier_ns()) if isinstance(backend, CPUBackend) else None
-    tags = {"model": options.model, "dtype": options.dtype, "backend": backend.name, "barrier_ns": barrier}
+    tags = {"model": options.model, "dtype": options.dtype, "quantization": options.quantization}
+    tags |= {"backend": backend.name, "barrier_ns": barrier}
     print(json.dumps({"benchmark": "forward", **tags, "top_p": options.top_p, "cells": cells}))
 
 

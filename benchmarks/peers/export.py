@@ -3,22 +3,22 @@
     .venv/bin/python benchmarks/peers/export.py MODEL FOLDER
 
 MODEL is whatever Pelton takes that is a GGUF file. FOLDER gets config.json and model.safetensors (vLLM, transformers),
-and model.gguf (llama.cpp). Needs the extra `test`.
+and BF16.gguf (llama.cpp). Needs the extra `test`.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-import gguf
 import ml_dtypes
 import numpy as np
+import requantize
 from safetensors.numpy import save_file
 
 from pelton.config import DecoderConfig
 from pelton.layers import Target
 from pelton.loader import open_checkpoint
-from pelton.loader.weights import WeightNames
+from pelton.loader.name_maps import WeightNames
 from pelton.models import create_model
 from pelton.ops.interpreter import NumpyBackend
 
@@ -57,29 +57,6 @@ def hf_config(config: DecoderConfig) -> dict[str, object]:
     return fields
 
 
-def write_gguf(source: Path, target: Path) -> None:
-    """Copy the metadata; matrices become bfloat16, vectors float32."""
-    reader = gguf.GGUFReader(source)
-    architecture = reader.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(target, architecture)
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
-            continue
-        kind, part = field.types[0], field.types[-1] if len(field.types) > 1 else None
-        writer.add_key_value(field.name, field.contents(), kind, part)
-    for tensor in reader.tensors:
-        array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        if array.ndim == 1:
-            writer.add_tensor(tensor.name, array)
-        else:
-            rounded = array.astype(ml_dtypes.bfloat16).view(np.uint8)
-            writer.add_tensor(tensor.name, rounded, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -91,13 +68,13 @@ def main() -> None:
     own, foreign = WeightNames(config, "gguf"), WeightNames(config, "hf")
     tensors = {}
     for name in create_model(config, Target(NumpyBackend())).parameters():
-        array = own.restore(name, checkpoint.read(own.foreign(name)))
-        # `restore` adds one where a format stores weights minus one.
-        array = array - (foreign.restore(name, np.zeros_like(array)) if array.ndim == 1 else 0)
+        array = own.tensor(name, checkpoint).read()
+        if foreign.is_minus_one(name):
+            array = array - np.float32(1.0)
         tensors[foreign.foreign(name)] = array.astype(ml_dtypes.bfloat16)
     save_file(tensors, options.folder / "model.safetensors", metadata={"format": "pt"})
     (options.folder / "config.json").write_text(json.dumps(hf_config(config), indent=2))
-    write_gguf(checkpoint.path, options.folder / "model.gguf")
+    requantize.copy(checkpoint.path, options.folder / "BF16.gguf", "BF16")
 
 
 if __name__ == "__main__":

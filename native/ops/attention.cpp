@@ -4,6 +4,8 @@
 // So a row's bits are the same whether one thread computes its partitions one after the other, or several threads
 // compute some of them each.
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,9 @@
 
 namespace pelton {
 namespace {
+
+// Scores are multiplied by this, so that powers of 2 are their weights.
+constexpr float kLog2E = 1.44269504f;
 
 // Of each row: the sum of weighted values, the highest score, and the total of the weights. A total of 0 means that
 // the row has seen no key yet.
@@ -41,7 +46,7 @@ void merge_row(const Sums& sums, const Sums& later, int64_t row, int64_t stride)
     return;
   }
   const float highest = std::max(sums.max_scores[row], later.max_scores[row]);
-  const float keep = exp_scalar(sums.max_scores[row] - highest), add = exp_scalar(later.max_scores[row] - highest);
+  const float keep = exp2_scalar(sums.max_scores[row] - highest), add = exp2_scalar(later.max_scores[row] - highest);
   sums.max_scores[row] = highest;
   sums.totals[row] = sums.totals[row] * keep + later.totals[row] * add;
   for (int64_t i = 0; i < stride; i += kLanes) {
@@ -71,6 +76,7 @@ struct Step {
 template <class Cache>
 class Attention {
   using Element = typename Cache::Element;
+  using Operand = typename Cache::Operand;
 
  public:
   Attention(const AttentionArgs& op, Worker& worker)
@@ -90,7 +96,7 @@ class Attention {
       take(&blocks_, plan_.max_blocks());
       take(&queries_, rows * head_size);
       take(&scores_, rows * kScoreStride);
-      take(&weights_, rows * kScoreStride);
+      take(&weights_, std::is_same_v<Operand, float> ? 0 : rows * kScoreStride);
       take(&sums, partial_floats(rows, head_size));
       take(&partial, partial_floats(rows, head_size));
       take(&edge_, kTile * head_size);
@@ -100,6 +106,8 @@ class Attention {
     take_all();
     memory = worker.scratch(used);
     take_all();
+    // A row's weights take the place of its scores, if they have their format.
+    if constexpr (std::is_same_v<Operand, float>) weights_ = scores_;
     sums_ = sums_at(sums, rows, stride_);
     partial_ = sums_at(partial, rows, stride_);
     plan_.fill(requests_, blocks_);
@@ -228,8 +236,8 @@ class Attention {
     if (step.is_first) {
       const int64_t size = op_.group * op_.cache.head_size;
       for (int64_t i = 0; i < block.num_positions; ++i) {
-        std::memcpy(queries_ + i * size, op_.q.template row<Element>(block.first_token + i) + step.head * size,
-                    size * sizeof(Element));
+        const Element* query = op_.q.template row<Element>(block.first_token + i) + step.head * size;
+        for (int64_t d = 0; d < size; ++d) queries_[i * size + d] = Cache::widen(query[d]);
       }
     }
     if (block.is_split()) {
@@ -248,9 +256,9 @@ class Attention {
     const QueryBlock& block = *step.block;
     const int64_t group = op_.group, size = op_.cache.head_size;
     const int64_t start = step.partition * kPartition;
-    // The positions of the partition that a query sees; they only move up from query to query.
-    const auto low = [&](int64_t i) { return int(std::max<int64_t>(op_.first_key(block.position + i) - start, 0)); };
-    const auto high = [&](int64_t i) { return int(std::min<int64_t>(block.position + i + 1 - start, kPartition)); };
+    const Sight block_sight = sight_of(block, start);
+    const auto low = [&](int64_t i) { return block_sight.low(int(i * group)); };
+    const auto high = [&](int64_t i) { return block_sight.high(int(i * group)); };
     std::memset(sums.totals, 0, num_rows(block) * sizeof(float));
     int64_t first = 0, last = block.num_positions;
     while (first < last && high(first) <= 0) ++first;
@@ -259,13 +267,15 @@ class Attention {
 
     const bool is_fetching = num_rows(block) <= kMaxFetchRows && op_.cache.is_tiled();
     const int first_tile = step.first_tile(), num_tiles = step.last_tile() - first_tile;
-    const float factor = op_.cap > 0.0f ? op_.scale / op_.cap : op_.scale;
+    const float cap = op_.cap * kLog2E;
+    const float factor = op_.cap > 0.0f ? op_.scale / op_.cap : op_.scale * kLog2E;
     const Element* const* ahead = is_fetching ? fetch(step, next) : nullptr;
-    score_tiles<Cache>(queries_ + first * group * size, int((last - first) * group), size, step.keys + first_tile,
-                       ahead, num_tiles, factor, scores_ + first * group * kScoreStride + first_tile * kTile);
+    const Sight sight = block_sight.after(int(first * group));
+    score_tiles<Cache>(queries_ + first * group * size, int((last - first) * group), size, step.keys, ahead, first_tile,
+                       step.last_tile(), sight, factor, scores_ + first * group * kScoreStride);
     for (int64_t i = first; i < last; ++i) {
       for (int64_t row = i * group; row < (i + 1) * group; ++row) {
-        sums.max_scores[row] = prepare_scores(scores_ + row * kScoreStride, low(i), high(i), op_.cap);
+        sums.max_scores[row] = prepare_scores(scores_ + row * kScoreStride, low(i), high(i), cap);
       }
     }
     const int start_low = low(first), stop_high = high(last - 1);
@@ -287,14 +297,22 @@ class Attention {
     }
   }
 
+  Sight sight_of(const QueryBlock& block, int64_t start) const {
+    constexpr int64_t kLowest = std::numeric_limits<int>::min() / 2;  // below all positions
+    const int64_t first_high = block.position + 1 - start;
+    const int64_t first_low = op_.window > 0 ? std::max(first_high - op_.window, kLowest) : kLowest;
+    return {int(op_.group), int(first_low), int(first_high)};
+  }
+
   // Adds the weighted values at the positions [low, high) to the sums of some queries, and touches no others.
   void add_range(const Step<Cache>& step, int64_t first, int64_t num, int low, int high, const Element* const* ahead,
                  const Sums& sums) {
     constexpr int kStep = Cache::kStep;
+    const int64_t row = first * op_.group;
+    const Sight sight = sight_of(*step.block, step.partition * kPartition).after(int(row));
     const auto add = [&](const Element* const* values, const Element* const* fetched, int first_step, int last_step) {
-      const int64_t row = first * op_.group;
       add_values<Cache>(weights_ + row * kScoreStride, int(num * op_.group), values, fetched, first_step, last_step,
-                        op_.cache.head_size, sums.values + row * stride_, stride_);
+                        sight, op_.cache.head_size, sums.values + row * stride_, stride_);
     };
     const auto add_half = [&](int position) {
       const Element* values[kPartitionTiles];
@@ -385,9 +403,9 @@ class Attention {
   int64_t stride_;
   RequestItems* requests_ = nullptr;
   QueryBlock* blocks_ = nullptr;
-  Element* queries_ = nullptr;
+  Operand* queries_ = nullptr;
   float* scores_ = nullptr;
-  Element* weights_ = nullptr;
+  Operand* weights_ = nullptr;
   Sums sums_;
   Sums partial_;
   Element* edge_ = nullptr;
@@ -418,7 +436,12 @@ void run_cache(const AttentionArgs& op, Worker& worker) {
 void run(const Arg* args, Worker& worker) {
   const AttentionArgs op(args);
   if (op.cache.is_bf16) {
-    run_cache<BFloat16Cache>(op, worker);
+    const FlushDenormals flushing;
+    if (is_dot_fast()) {
+      run_cache<BFloat16DotCache>(op, worker);
+    } else {
+      run_cache<BFloat16Cache>(op, worker);
+    }
   } else {
     run_cache<Float32Cache>(op, worker);
   }

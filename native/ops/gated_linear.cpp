@@ -35,7 +35,7 @@ inline F32 gelu_tanh(F32 x) {
 template <class Format, class Activate>
 void run_activation(const Operands& op, Worker& worker, Activate activate) {
   const int64_t size = op.weight.rows / 2;
-  multiply<Format, 2>(op.x, op.weight.data, size, worker, [&](const Tiles<Format, 2>& tiles) {
+  Product<Format, 2>(op.x, op.weight, worker).run([&](const Tiles<Format, 2>& tiles) {
     for (int64_t column = 0; column < tiles.num_columns; column += kLanes) {
       const Mask mask = first_lanes(tiles.num_columns - column);
       const int64_t at = tiles.first_column + column;
@@ -66,16 +66,14 @@ void run_format(const Operands& op, Worker& worker) {
 
 void run(const Arg* args, Worker& worker) {
   const Operands op = {args[0], args[1], args[2], args[3].integer, args[4]};
-  if (op.weight.is_bf16()) {
-    run_format<BFloat16Format>(op, worker);
-  } else {
-    run_format<Float32Format>(op, worker);
-  }
+  with_format(op.weight.dtype, [&](auto format) { run_format<decltype(format)>(op, worker); });
 }
+
+Plan plan(const Arg* args, int) { return plan_product(args[0], args[1]); }
 
 }  // namespace
 
 // x [T, K], weight [2 I, K] in pairs of panels, bias [2 I] or none, activation -> activated [T, I] of x's dtype
-const Kernel kGatedLinear = {"gated_linear", 5, run};
+const Kernel kGatedLinear = {"gated_linear", 5, run, plan};
 
 }  // namespace pelton

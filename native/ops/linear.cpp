@@ -15,7 +15,7 @@ struct Operands {
 
 template <class Format>
 void run_format(const Operands& op, Worker& worker) {
-  multiply<Format, 1>(op.x, op.weight.data, op.weight.rows, worker, [&](const Tiles<Format, 1>& tiles) {
+  Product<Format, 1>(op.x, op.weight, worker).run([&](const Tiles<Format, 1>& tiles) {
     for (int64_t row = tiles.first_row; row < tiles.first_row + tiles.num_rows; ++row) {
       prefetch_next_panel(op.y.row<float>(row) + tiles.first_column);
       if (!op.residual.is_none()) prefetch_next_panel(op.residual.row<float>(row) + tiles.first_column);
@@ -37,16 +37,14 @@ void run_format(const Operands& op, Worker& worker) {
 
 void run(const Arg* args, Worker& worker) {
   const Operands op = {args[0], args[1], args[2], args[3], args[4]};
-  if (op.weight.is_bf16()) {
-    run_format<BFloat16Format>(op, worker);
-  } else {
-    run_format<Float32Format>(op, worker);
-  }
+  with_format(op.weight.dtype, [&](auto format) { run_format<decltype(format)>(op, worker); });
 }
+
+Plan plan(const Arg* args, int) { return plan_product(args[0], args[1]); }
 
 }  // namespace
 
 // x [T, K], weight [N, K] packed, bias [N] or none, residual [T, N] or none -> y [T, N]
-const Kernel kLinear = {"linear", 5, run};
+const Kernel kLinear = {"linear", 5, run, plan};
 
 }  // namespace pelton

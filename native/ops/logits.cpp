@@ -60,7 +60,7 @@ int64_t bests_bytes(int64_t num_rows) { return (num_rows * static_cast<int64_t>(
 template <class Format>
 void compute(const Operands& op, Worker& worker, Best* bests) {
   const int32_t* is_wanted = op.is_wanted.as<int32_t>();
-  multiply<Format, 1>(op.x, op.weight.data, op.weight.rows, worker, [&](Tiles<Format, 1>& tiles) {
+  Product<Format, 1>(op.x, op.weight, worker).run([&](Tiles<Format, 1>& tiles) {
     for (int64_t i = 0; i < tiles.num_rows; ++i) {
       float* sums = tiles.row(0, i);
       const int64_t row = tiles.first_row + i;
@@ -89,17 +89,14 @@ void compute(const Operands& op, Worker& worker, Best* bests) {
 void run(const Arg* args, Worker& worker) {
   const Operands op = {args[0], args[1], args[2], static_cast<float>(args[3].real), args[4], args[5], args[6]};
   const int64_t num_rows = op.x.rows;
+  const Plan product = plan_product(op.x, op.weight);
   const auto bests_of = [&](int thread) {
-    return reinterpret_cast<Best*>(worker.shared() + thread * bests_bytes(num_rows));
+    return reinterpret_cast<Best*>(worker.shared() + product.shared_bytes + thread * bests_bytes(num_rows));
   };
-  if (worker.pass() == 0) {
+  if (worker.pass() < product.num_passes) {
     Best* bests = bests_of(worker.index());
     std::fill_n(bests, num_rows, Best());
-    if (op.weight.is_bf16()) {
-      compute<BFloat16Format>(op, worker, bests);
-    } else {
-      compute<Float32Format>(op, worker, bests);
-    }
+    with_format(op.weight.dtype, [&](auto format) { compute<decltype(format)>(op, worker, bests); });
     return;
   }
   if (worker.claim() != 0) return;
@@ -112,8 +109,12 @@ void run(const Arg* args, Worker& worker) {
   }
 }
 
+// The product, and a pass that merges what the threads found.
 Plan plan(const Arg* args, int num_threads) {
-  return {static_cast<size_t>(num_threads * bests_bytes(args[0].rows)), 2};
+  Plan plan = plan_product(args[0], args[1]);
+  plan.shared_bytes += static_cast<size_t>(num_threads * bests_bytes(args[0].rows));
+  ++plan.num_passes;
+  return plan;
 }
 
 }  // namespace

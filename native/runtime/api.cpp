@@ -1,9 +1,18 @@
 // The C interface. Python's side of it is ops/cpu/library.py.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <new>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "ops/pack.h"
 #include "runtime/clock.h"
@@ -37,17 +46,15 @@ class Call {
 
 struct Packing final : pelton::Work {
   pelton::DType format;
-  const float* source;
-  int64_t n, k;
-  void* target;
-  int64_t first_column, panel_stride, panel_offset;
+  const pelton::SourceRows* source;
+  const pelton::PanelPlace* place;
   std::atomic<int64_t> next{0};
+  std::atomic<bool> fits{true};
 
   void take_part(int, int64_t) noexcept override {
     constexpr int64_t kRows = 4 * pelton::kPanel;  // at a time
-    for (int64_t row = next.fetch_add(kRows); row < n; row = next.fetch_add(kRows)) {
-      const int64_t last = std::min(row + kRows, n);
-      pelton::pack_panels(format, source, n, k, target, first_column, panel_stride, panel_offset, row, last);
+    for (int64_t row = next.fetch_add(kRows); row < source->n; row = next.fetch_add(kRows)) {
+      if (!pelton::pack_panels(format, *source, *place, row, std::min(row + kRows, source->n))) fits = false;
     }
   }
   bool complete(int64_t) noexcept override { return true; }
@@ -67,26 +74,43 @@ struct Meetings final : pelton::Work {
   bool complete(int64_t) noexcept override { return true; }
 };
 
+// Whether the processor has AMX for bfloat16 and bytes, and the system lets this process use its registers from now on,
+// in all threads. It refuses where a thread has a signal stack that could not hold them.
+bool permits_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned int kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25, kAll = kBFloat16 | kTiles | kInt8;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned int a = 0, b = 0, c = 0, features = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0 || (features & kAll) != kAll) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 // Changes whenever Python has to know: with this interface, the layouts of weights and caches, the meaning of
 // arguments.
-PELTON_API int32_t pelton_interface() { return 1; }
+PELTON_API int32_t pelton_interface() { return 2; }
 
-// Whether this processor can run an instruction-set level. Ask the portable library.
+// Whether this processor can run an instruction-set level, and the system lets it: asking for amx requests permission.
+// Ask the portable library.
 PELTON_API int32_t pelton_supports(const char* level) {
   if (std::strcmp(level, "portable") == 0) return 1;
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  unsigned int a = 0, b = 0, features = 0, d = 0;
+  const bool has_f16c = __get_cpuid(1, &a, &b, &features, &d) != 0 && (features & bit_F16C) != 0;
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+                        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && has_f16c;
   if (std::strcmp(level, "avx2") == 0) return has_avx2;
-  if (std::strcmp(level, "avx512") == 0) {
-    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vnni") &&
-           __builtin_cpu_supports("avx512bf16");
-  }
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vnni") &&
+                          __builtin_cpu_supports("avx512bf16");
+  if (std::strcmp(level, "avx512") == 0) return has_avx512;
+  if (std::strcmp(level, "amx") == 0) return has_avx512 && permits_amx();
 #endif
   return 0;
 }
@@ -126,23 +150,22 @@ PELTON_API int32_t pelton_run(pelton::Replay* replay, const pelton::Run* runs, i
   return 1;
 }
 
-// Packs rows [n, k] as columns from first_column on; see pack.h. The target was zeroed before. -> 1
-// if another call is under way, else 0.
-PELTON_API int32_t pelton_pack(pelton::Replay* replay, int32_t format, const float* source, int64_t n, int64_t k,
-                               void* target, int64_t first_column, int64_t panel_stride, int64_t panel_offset) {
+// Bytes of a packed weight, or of num_parts interleaved ones, with n output columns each.
+PELTON_API int64_t pelton_packed_bytes(int32_t format, int64_t n, int64_t k, int64_t num_parts) {
+  return pelton::num_panels(n) * num_parts * pelton::panel_bytes(pelton::DType(format), k);
+}
+
+// Packs rows as columns; see pack.h. -> 0; 1 if another call is under way; 2 if the format cannot hold a number.
+PELTON_API int32_t pelton_pack(pelton::Replay* replay, int32_t format, const pelton::SourceRows* source,
+                               const pelton::PanelPlace* place) {
   const Call call(replay);
   if (!call.is_first()) return 1;
   Packing packing;
   packing.format = pelton::DType(format);
   packing.source = source;
-  packing.n = n;
-  packing.k = k;
-  packing.target = target;
-  packing.first_column = first_column;
-  packing.panel_stride = panel_stride;
-  packing.panel_offset = panel_offset;
+  packing.place = place;
   replay->pool().run(1, packing);
-  return 0;
+  return packing.fits ? 0 : 2;
 }
 
 // Nanoseconds that the threads take to wait for each other, the least of several tries: tells how far apart their cores

@@ -6,7 +6,8 @@
 
 namespace pelton {
 
-enum class DType : int32_t { kFloat32, kBFloat16, kInt32, kInt64, kUInt32, kUInt64 };
+// Of an array's elements; kInt8 and kInt4 are formats of packed weights only.
+enum class DType : int32_t { kFloat32, kBFloat16, kInt32, kInt64, kUInt32, kUInt64, kInt8, kInt4 };
 
 // One argument of a launch, as it is in this step: an array, a number, or nothing.
 struct Arg {

@@ -1,5 +1,5 @@
-// Checks the vectors of one level and their exp, log and tanh. Prints what is wrong, or the errors found; the exit
-// status is the number of failed checks, 100 at most.
+// Checks the vectors of one level and their exp, exp2, log and tanh. Prints what is wrong, or the errors found; the
+// exit status is the number of failed checks, 100 at most.
 //
 // Arrays for partial loads and stores end or begin where a page without access does.
 #include "vec/vec.h"
@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <vector>
+
+#include "vec/half.h"
 
 namespace pelton {
 namespace {
@@ -211,6 +214,94 @@ void check_pairs() {
   }
 }
 
+// All lanes get the products of four weights, up to `most`, with the same four factors, one after another `times`
+// times.
+template <class Numbers>
+void check_products(int most, int times, int32_t start, const char* what) {
+  std::vector<std::array<uint8_t, 4>> weights;
+  std::vector<std::array<int8_t, 4>> factors;
+  for (const int a : {0, 1, 2, 15, 16, 127, 128, 254, 255}) {
+    for (const int b : {0, 1, 15, 127, 128, 255}) {
+      const auto x = uint8_t(std::min(a, most)), y = uint8_t(std::min(b, most));
+      weights.push_back({x, y, y, x});
+    }
+  }
+  for (const int a : {0, 1, -1, 127, -127, -128}) {
+    for (const int b : {1, 100, 127, -128}) factors.push_back({int8_t(a), int8_t(b), int8_t(a), int8_t(b)});
+  }
+  for (uint32_t i = 0; i < 200; ++i) {  // four different numbers each
+    const auto byte = [i](uint32_t j) { return (4 * i + j) * 2654435761u >> 13 & 255u; };
+    const auto weight = [&](uint32_t j) { return uint8_t(byte(j) % uint32_t(most + 1)); };
+    weights.push_back({weight(0), weight(1), weight(2), weight(3)});
+    factors.push_back({int8_t(byte(3)), int8_t(byte(1) ^ 255u), int8_t(byte(0)), int8_t(byte(2) ^ 90u)});
+  }
+  for (const auto& x : factors) {
+    for (size_t first = 0; first + kLanes <= weights.size(); ++first) {
+      auto sums = Numbers::start(start);
+      const auto split = Numbers::split(load_words(weights[first].data()));
+      for (int i = 0; i < times; ++i) sums = Numbers::add(sums, split, Numbers::broadcast(x.data()));
+      int32_t totals[kLanes];
+      store_words(totals, Numbers::total(sums));
+      for (size_t i = 0; i < kLanes; ++i) {
+        int expected = 0;
+        for (size_t j = 0; j < 4; ++j) expected += weights[first + i][j] * x[j];
+        check(totals[i] == start + times * expected, what, totals[i]);
+      }
+    }
+  }
+}
+
+void check_integers() {
+  check_products<Bytes>(255, 1, -7, "products of bytes");
+  check_products<Bytes>(255, 16, 2080768, "sums of products of bytes");
+  check_products<Nibbles>(15, 1, 0, "products of half bytes");
+  check_products<Nibbles>(15, 8, 0, "sums of products of half bytes");
+  int32_t words[kLanes];
+  for (int i = 0; i < kLanes; ++i) words[i] = (i * 7 % kLanes) * 0x01234567 - 0x100005;
+  const I32 loaded = load_words(words);
+  uint16_t halves[kLanes + 1];
+  halves[kLanes] = 0xabcd;
+  store_low_halves(halves, loaded);
+  int32_t most = words[0], sum = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    check(halves[i] == uint16_t(words[i]), "store_low_halves", i);
+    most = std::max(most, words[i]);
+    sum = int32_t(uint32_t(sum) + uint32_t(words[i]));
+  }
+  check(halves[kLanes] == 0xabcd, "store_low_halves, past the end");
+  check(reduce_max(loaded) == most, "reduce_max of integers", reduce_max(loaded));
+  check(reduce_add(loaded - broadcast_int(0x1000000)) == int32_t(uint32_t(sum) - kLanes * 0x1000000u), "reduce_add");
+  int32_t larger[kLanes];
+  store_words(larger, max(loaded, broadcast_int(-3)));
+  for (int i = 0; i < kLanes; ++i) check(larger[i] == std::max(words[i], -3), "max of integers", i);
+}
+
+void check_halves() {
+  check(to_half(65519.0f) == 0x7bff && to_half(65520.0f) == 0x7c00 && to_half(-1e38f) == 0xfc00, "to_half, large");
+  check(to_half(1e-40f) == 0 && to_half(-1e-9f) == 0x8000 && !is_finite_half(0x7c00), "to_half, small");
+  for (uint32_t first = 0; first < (1u << 16); first += kLanes) {
+    uint16_t halves[kLanes];
+    for (int i = 0; i < kLanes; ++i) halves[i] = uint16_t(first + uint32_t(i));
+    const Lanes wide(load_half(halves));
+    for (int i = 0; i < kLanes; ++i) {
+      const int exponent = halves[i] >> 10 & 31, mantissa = halves[i] & 1023;
+      if (exponent == 31) continue;
+      const float size =
+          exponent == 0 ? std::ldexp(float(mantissa), -24) : std::ldexp(float(1024 + mantissa), exponent - 25);
+      const float exact = (halves[i] >> 15) != 0 ? -size : size;
+      check(word_of(wide[i]) == word_of(exact), "load_half", halves[i]);
+      check(word_of(half_to_float(halves[i])) == word_of(exact), "half_to_float", halves[i]);
+      check(to_half(exact) == halves[i], "to_half", halves[i]);
+      if ((halves[i] & 0x7fff) == 0x7bff) continue;
+      // Halfway to the next number: the even one of both; a little further or less far: the closer one.
+      const float next = half_to_float(uint16_t(halves[i] + 1)), middle = 0.5f * (exact + next);
+      check(to_half(middle) == halves[i] + (halves[i] & 1), "to_half of a tie", halves[i]);
+      check(to_half(std::nextafter(middle, exact)) == halves[i], "to_half, rounded down", halves[i]);
+      check(to_half(std::nextafter(middle, next)) == halves[i] + 1, "to_half, rounded up", halves[i]);
+    }
+  }
+}
+
 // The distance of `x` from `exact`, in units of the last place of a float32 of that size.
 double units(float x, double exact) {
   if (std::isinf(x) && std::fabs(exact) > 3.4028235e38) return 0.0;
@@ -271,13 +362,39 @@ void check_special_values() {
   check(std::isnan(tanh_scalar(kNan)), "tanh(NaN)");
 }
 
+// Every result of exp2 for x <= 0, within 2 units with degree 6, and within 2^-18 with degree 4.
+void check_exp2(uint32_t step) {
+  for (uint64_t first = 0x80000000u; first < 0xff800000u; first += uint64_t(step) * kLanes) {
+    float in[kLanes];
+    for (int i = 0; i < kLanes; ++i) in[i] = float_of(uint32_t(first + uint64_t(step) * uint64_t(i)));
+    const Lanes fine(exp2<6>(load(in))), rough(exp2<4>(load(in)));
+    for (int i = 0; i < kLanes && in[i] <= 0.0f; ++i) {
+      const double exact = std::exp2(double(in[i]));
+      check(units(fine[i], exact) <= 2.0, "exp2 of degree 6", in[i]);
+      check(units(rough[i], exact) <= 64.0, "exp2 of degree 4", in[i]);
+    }
+  }
+  const auto check_special = [](float x, float expected) {
+    check(same(first_lane(exp2<6>(broadcast(x))), expected), "exp2 of degree 6", x);
+    check(same(first_lane(exp2<4>(broadcast(x))), expected), "exp2 of degree 4", x);
+  };
+  check_special(0.0f, 1.0f);
+  check_special(-0.0f, 1.0f);
+  check_special(-1.0f, 0.5f);
+  check_special(-kInfinity, 0.0f);
+  check_special(kNan, kNan);
+}
+
 int run(uint32_t step) {
   check_masks();
   check_partial_memory();
   check_arithmetic();
   check_bf16();
   check_pairs();
+  check_integers();
+  check_halves();
   check_special_values();
+  check_exp2(step);
   const auto exact_exp = [](double x) { return std::exp(x); };
   const auto exact_log = [](double x) { return std::log(x); };
   const auto exact_tanh = [](double x) { return std::tanh(x); };

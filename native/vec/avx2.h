@@ -60,6 +60,14 @@ inline Mask from_bits(uint32_t bits) {
 inline F32 select(Mask mask, F32 yes, F32 no) { return {_mm256_blendv_ps(no.v, yes.v, _mm256_castsi256_ps(mask.m))}; }
 
 inline I32 broadcast_int(int32_t x) { return {_mm256_set1_epi32(x)}; }
+inline I32 load_words(const void* p) { return {_mm256_loadu_si256(static_cast<const __m256i*>(p))}; }
+inline void store_words(void* p, I32 a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a.v); }
+// The lower halves of the lanes.
+inline void store_low_halves(void* p, I32 a) {
+  const __m256i low = _mm256_and_si256(a.v, _mm256_set1_epi32(0xffff));
+  _mm_storeu_si128(static_cast<__m128i*>(p),
+                   _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
 inline I32 operator+(I32 a, I32 b) { return {_mm256_add_epi32(a.v, b.v)}; }
 inline I32 operator-(I32 a, I32 b) { return {_mm256_sub_epi32(a.v, b.v)}; }
 inline I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.v, b.v)}; }
@@ -72,6 +80,7 @@ template <int N>
 I32 shift_right(I32 a) {  // arithmetic
   return {_mm256_srai_epi32(a.v, N)};
 }
+inline I32 max(I32 a, I32 b) { return {_mm256_max_epi32(a.v, b.v)}; }
 inline I32 to_int(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }  // to nearest, even on ties; a fits an int32
 inline F32 to_float(I32 a) { return {_mm256_cvtepi32_ps(a.v)}; }
 inline I32 as_int(F32 a) { return {_mm256_castps_si256(a.v)}; }
@@ -93,23 +102,39 @@ inline float reduce_max(F32 a) {  // of lanes without NaN
   const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
+inline int32_t reduce_add(I32 a) {
+  const __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
+  const __m128i c = _mm_add_epi32(b, _mm_unpackhi_epi64(b, b));
+  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 1)));
+}
+inline int32_t reduce_max(I32 a) {
+  const __m128i b = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
+  const __m128i c = _mm_max_epi32(b, _mm_unpackhi_epi64(b, b));
+  return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 1)));
+}
 
 // bfloat16: the upper half of a float32. Stores round to nearest, even on ties; NaN stays NaN.
-inline __m128i round_to_bf16(F32 x) {
+inline __m256i bf16_words(F32 x) {
   const __m256i word = _mm256_castps_si256(x.v), upper = _mm256_srli_epi32(word, 16);
   const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
   const __m256i rounded =
       _mm256_srli_epi32(_mm256_add_epi32(word, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-  const __m256i both = _mm256_blendv_epi8(rounded, quiet, is_nan(x).m);
-  return _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+  return _mm256_blendv_epi8(rounded, quiet, is_nan(x).m);
 }
-inline void store_bf16(uint16_t* p, F32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), round_to_bf16(x)); }
+inline void store_bf16(uint16_t* p, F32 x) {
+  const __m256i words = bf16_words(x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
 inline void store_bf16(uint16_t* p, F32 x, Mask mask) {
   alignas(16) uint16_t lanes[kLanes];
   store_bf16(lanes, x);
   for (uint32_t left = bits(mask); left != 0; left &= left - 1) p[__builtin_ctz(left)] = lanes[__builtin_ctz(left)];
 }
+
+// Rounded to bfloat16 and widened again.
+inline F32 round_to_bf16(F32 x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(bf16_words(x), 16))}; }
 
 // Pairs of bfloat16, one pair in each lane: element 2i in the low half, element 2i + 1 in the high half.
 struct Pairs {
@@ -131,6 +156,61 @@ inline F32 high_elements(Pairs a) {
 // sum + a0 * b0 + a1 * b1 in each lane, always in the same order.
 inline F32 dot(F32 sum, Pairs a, Pairs b) {
   return fma(high_elements(a), high_elements(b), fma(low_elements(a), low_elements(b), sum));
+}
+inline constexpr bool is_dot_fast() { return false; }  // it is two fma
+
+struct [[maybe_unused]] FlushDenormals {};  // for a level whose `dot` does that
+
+// Products of four unsigned bytes in each lane with four signed ones, the same for all lanes. All sums are exact. The
+// instruction that multiplies bytes adds two products with saturation, so bytes 0 and 2, and 1 and 3, become 16 bits.
+struct Bytes {
+  struct Unsigned {
+    __m256i even;
+    __m256i odd;
+  };
+  using Signed = Unsigned;
+  using Sums = I32;
+  static Sums start(int32_t x) { return broadcast_int(x); }
+  static Unsigned split(I32 words) {
+    return {_mm256_and_si256(words.v, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(words.v, 8)};
+  }
+  static Signed broadcast(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, 4);
+    const __m256i all = _mm256_set1_epi32(bytes);
+    return {_mm256_srai_epi16(_mm256_slli_epi16(all, 8), 8), _mm256_srai_epi16(all, 8)};
+  }
+  static Sums add(Sums sums, Unsigned a, Signed b) {
+    const __m256i even = _mm256_madd_epi16(a.even, b.even), odd = _mm256_madd_epi16(a.odd, b.odd);
+    return {_mm256_add_epi32(_mm256_add_epi32(sums.v, even), odd)};
+  }
+  static I32 total(Sums sums) { return sums; }
+};
+// The same for unsigned bytes up to 15, from zero and at most eight times: sums of 16 products fit 16 bits.
+struct Nibbles {
+  using Unsigned = I32;
+  struct Signed {
+    __m256i v;
+  };
+  struct Sums {
+    __m256i v;
+  };
+  static Sums start(int32_t zero) { return {_mm256_set1_epi32(zero)}; }
+  static Unsigned split(I32 words) { return words; }
+  static Signed broadcast(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, 4);
+    return {_mm256_set1_epi32(bytes)};
+  }
+  static Sums add(Sums sums, Unsigned a, Signed b) {
+    return {_mm256_add_epi16(sums.v, _mm256_maddubs_epi16(a.v, b.v))};
+  }
+  static I32 total(Sums sums) { return {_mm256_madd_epi16(sums.v, _mm256_set1_epi16(1))}; }
+};
+
+// Finite float16 numbers.
+inline F32 load_half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

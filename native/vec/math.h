@@ -1,5 +1,5 @@
-// exp, log and tanh of vectors, within 2 units in the last place; sine and cosine of a number. Included by vec/vec.h
-// after the level's vectors.
+// exp, log and tanh of vectors, within 2 units in the last place; exp2; sine and cosine of a number. Included by
+// vec/vec.h after the level's vectors.
 //
 // The polynomials are minimax fits (weighted for relative error) of the functions named beside them; each adds less
 // than 0.2 units to the error of a result.
@@ -22,6 +22,30 @@ inline F32 exp(F32 x) {
   p = fma(p, r, broadcast(0.166665211f));
   p = fma(p, r, broadcast(0.499999940f));
   return scale_by_power(fma(p, r * r, r) + broadcast(1.0f), n);
+}
+
+// 2^x for x <= 128; 1 at 0, and 0 of minus infinity; NaN stays NaN. A polynomial of degree 6 is within 2 units in the
+// last place, one of degree 4 within 2^-18 of the result: enough for what is then rounded to bfloat16.
+template <int kDegree>
+inline F32 exp2(F32 x) {
+  static_assert(kDegree == 4 || kDegree == 6);
+  x = max(broadcast(-152.0f), x);  // of which 2^x is 0; x comes second, so that NaN passes
+  // x = n + r with |r| <= 1 / 2. Adding 1.5 * 2^23 rounds to a whole number.
+  const F32 rounder = broadcast(12582912.0f);
+  const F32 n = (x + rounder) - rounder, r = x - n;
+  F32 p;  // (2^r - 1) / r
+  if constexpr (kDegree == 4) {
+    p = fma(broadcast(0.00958285574f), r, broadcast(0.0559064299f));
+    p = fma(p, r, broadcast(0.240240991f));
+    p = fma(p, r, broadcast(0.693124175f));
+  } else {
+    p = fma(broadcast(0.000153533634f), r, broadcast(0.0013398875f));
+    p = fma(p, r, broadcast(0.00961843692f));
+    p = fma(p, r, broadcast(0.0555033237f));
+    p = fma(p, r, broadcast(0.240226477f));
+    p = fma(p, r, broadcast(0.693147182f));
+  }
+  return scale_by_power(fma(p, r, broadcast(1.0f)), n);
 }
 
 // log(0) is minus infinity, of negative numbers NaN; NaN stays NaN.
@@ -69,6 +93,7 @@ inline F32 tanh(F32 x) {
 
 // The bits that a lane of a vector gets.
 inline float exp_scalar(float x) { return first_lane(exp(broadcast(x))); }
+inline float exp2_scalar(float x) { return first_lane(exp2<6>(broadcast(x))); }
 inline float log_scalar(float x) { return first_lane(log(broadcast(x))); }
 
 struct SinCos {

@@ -1,7 +1,9 @@
 // The vectors of the level that is being compiled. Algorithms are written once, over these.
 #pragma once
 
-#if defined(PELTON_LEVEL_AVX512)
+#if defined(PELTON_LEVEL_AMX)
+#include "vec/amx.h"
+#elif defined(PELTON_LEVEL_AVX512)
 #include "vec/avx512.h"
 #elif defined(PELTON_LEVEL_AVX2)
 #include "vec/avx2.h"
@@ -12,6 +14,10 @@
 #include "vec/math.h"
 
 namespace pelton {
+
+#if !defined(PELTON_LEVEL_AMX)
+class MatrixShapes {};  // no matrix instructions
+#endif
 
 // Stores as the element type says; with a mask, those lanes.
 template <class... Masks>

@@ -10,7 +10,7 @@ def strict_invariants() -> bool:
 
 
 def cpu_isa() -> str | None:
-    """`PELTON_CPU_ISA`: the instruction-set level of the kernels (portable, avx2, avx512), or `numpy` for none."""
+    """`PELTON_CPU_ISA`: the instruction-set level of the kernels (portable, avx2, avx512, amx), or `numpy` for none."""
     return os.environ.get("PELTON_CPU_ISA") or None
 
 

@@ -6,7 +6,6 @@ from threading import RLock
 from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
 from pelton.checks import check_integer
 from pelton.config import EngineArgs, ModelConfig
@@ -296,9 +295,17 @@ def _progress(title: str, total: int, use_tqdm: UseTqdm) -> AbstractContextManag
     it."""
     if use_tqdm is False:
         return nullcontext()
-    make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm
+    make_bar = _tqdm() if isinstance(use_tqdm, bool) else use_tqdm
     bar: AbstractContextManager[Any] = make_bar(total=total, desc=title, dynamic_ncols=True)
     return bar
+
+
+def _tqdm() -> Callable[..., Any]:
+    """Loaded for the first bar."""
+    from tqdm import tqdm
+
+    make_bar: Callable[..., Any] = tqdm
+    return make_bar
 
 
 def _extend(search: BeamSearch, outputs: Sequence[RequestOutput]) -> None:

@@ -269,7 +269,7 @@ def play(monkeypatch, capsys, num_prompts, *steps, flags=()):
     """Exit status, what was printed during each step, and standard error."""
     shown = []
     engine = PlayedEngine(steps, lambda: shown.append(capsys.readouterr().out))
-    monkeypatch.setattr("pelton.cli.generate.LLMEngine.from_engine_args", lambda args, progress: engine)
+    monkeypatch.setattr("pelton.engine.llm_engine.LLMEngine.from_engine_args", lambda args, progress: engine)
     status = main(["generate", *flags, *["p"] * num_prompts])
     captured = capsys.readouterr()
     return status, [*shown, captured.out], captured.err

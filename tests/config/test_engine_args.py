@@ -21,6 +21,8 @@ REFUSED = [
     ("dtype", "float"),
     ("dtype", None),
     ("dtype", ["float32"]),
+    ("quantization", "int3"),
+    ("quantization", None),
     ("max_model_len", 0),
     ("max_model_len", "64"),
     ("max_model_len", 64.0),
@@ -93,9 +95,20 @@ def test_contradictory_values_are_refused_by_name():
         EngineArgs.create(num_gpu_blocks_override=10, kv_cache_memory_bytes=1 << 30)
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantized_weights_need_bfloat16_inputs(quantization):
+    with pytest.raises(ValueError, match=rf"^quantization is '{quantization}', but dtype is 'float32'.*; leave dtype"):
+        EngineArgs.create(dtype="float32", quantization=quantization)
+    with pytest.raises(ValueError, match=r"^quantization is 'int"):
+        parse("--dtype", "float32", "--quantization", quantization)
+    for dtype in ("auto", "bfloat16"):
+        assert EngineArgs.create(dtype=dtype, quantization=quantization).model.quantization == quantization
+    assert EngineArgs.create(dtype="float32", quantization="none").model.dtype == "float32"
+
+
 def test_unknown_names_are_refused_by_name():
     with pytest.raises(
-        ValueError, match="unknown engine argument max_model_length, typo; there are model, revision, dtype, max_model"
+        ValueError, match="unknown engine argument max_model_length, typo; there are model, revision, dtype, quanti"
     ):
         EngineArgs.create(typo=1, max_model_length=64, block_size=16)
 
@@ -121,6 +134,7 @@ GIVEN = {
     "model": "some/folder",
     "revision": "refs/pr/2",
     "dtype": "bfloat16",
+    "quantization": "int4",
     "max_model_len": 64,
     "max_logprobs": 7,
     "block_size": 8,

@@ -76,18 +76,26 @@ class Alone:
 NUM_REQUESTS = 64
 
 
+FORMATS = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "float32": {"dtype": "float32"},
+    "int8": {"dtype": "auto", "quantization": "int8"},
+    "as-stored": {"dtype": "auto"},  # in 4 and 8 bits
+}
+
+
 def kinds():
-    """Level and dtype; all but the first, of the best level, are for slow runs."""
+    """Level and format; all but the first, of the best level, are for slow runs."""
     for level in reversed(LEVELS):
         is_usable = level in usable_levels()
         marks = [] if is_usable else [pytest.mark.skip(reason=f"{level} is not installed or does not run here")]
-        for dtype in ("bfloat16", "float32"):
-            slow = [] if is_first(level, dtype) else [pytest.mark.slow]
-            yield pytest.param((level, dtype), id=f"{level}-{dtype}", marks=[*marks, *slow])
+        for name in FORMATS:
+            slow = [] if is_first(level, name) else [pytest.mark.slow]
+            yield pytest.param((level, name), id=f"{level}-{name}", marks=[*marks, *slow])
 
 
-def is_first(level: str, dtype: str) -> bool:
-    return usable_levels()[-1:] == [level] and dtype == "bfloat16"
+def is_first(level: str, name: str) -> bool:
+    return usable_levels()[-1:] == [level] and name == "bfloat16"
 
 
 @pytest.fixture(scope="module", params=kinds())
@@ -101,7 +109,7 @@ def kind(request):
 def alone(kind):
     """Every request by itself, one after the other: nothing shared, nothing cut, nothing cached."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        llm = make_llm(monkeypatch, model="smollm2", dtype=kind[1], enable_prefix_caching=False)
+        llm = make_llm(monkeypatch, model="smollm2", **FORMATS[kind[1]], enable_prefix_caching=False)
         trace = trace_steps(monkeypatch, llm)
         requests = some_requests(llm.get_tokenizer(), NUM_REQUESTS)
         outputs = [run(llm, [request])[0] for request in requests]
@@ -123,7 +131,7 @@ def make(monkeypatch, kind):
     made = []
 
     def make(**options):
-        llm = make_llm(monkeypatch, model="smollm2", dtype=kind[1], **options)
+        llm = make_llm(monkeypatch, model="smollm2", **FORMATS[kind[1]], **options)
         made.append(llm)
         return llm, trace_steps(monkeypatch, llm)
 
@@ -196,16 +204,16 @@ def test_other_block_sizes(make, alone, block_size):
     alone.assert_same(run(llm, alone.requests))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_few_requests_on_every_level(monkeypatch, level, dtype):
+def test_a_few_requests_on_every_level(monkeypatch, level, name):
     """Alone, together, and in chunks: what slow runs do with all requests and in all ways."""
     if level not in usable_levels():
         pytest.skip(f"{level} is not installed or does not run here")
     monkeypatch.setenv("PELTON_CPU_ISA", level)
     outputs = []
     for options in ({"max_num_seqs": 1}, {}, {"long_prefill_token_threshold": 17}):
-        llm = make_llm(monkeypatch, model="smollm2", dtype=dtype, enable_prefix_caching=False, **options)
+        llm = make_llm(monkeypatch, model="smollm2", **FORMATS[name], enable_prefix_caching=False, **options)
         requests = some_requests(llm.get_tokenizer(), 8)
         outputs.append(run(llm, requests))
         assert f"cpu {level}" in core_of(llm)._executor._worker._backend.name

@@ -25,7 +25,7 @@ FLAGS = [
 RIGHT = "sum[row][i] = Format::multiply_add(sum[row][i], x_row, weights[i]);"
 ROUNDED_TWICE = "sum[row][i] = Format::multiply_add(zero(), x_row, weights[i]) + sum[row][i];"
 WRONG = f"if (kRows == 1) {ROUNDED_TWICE} else {RIGHT}"
-"""In native/ops/gemm.h. With bfloat16 weights a step adds two products: adding the sum last rounds otherwise."""
+"""In native/ops/formats.h. With bfloat16 weights a step adds two products: adding the sum last rounds otherwise."""
 
 pytestmark = [needs_native, pytest.mark.slow, pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")]
 
@@ -35,10 +35,10 @@ def test_a_broken_kernel_is_found(tmp_path, replacement, is_found):
     assert COMPILER is not None
     sources = tmp_path / "native"
     shutil.copytree(REPOSITORY / "native", sources)
-    gemm = sources / "ops" / "gemm.h"
-    text = gemm.read_text()
+    formats = sources / "ops" / "formats.h"
+    text = formats.read_text()
     assert text.count(RIGHT) == 1
-    gemm.write_text(text.replace(RIGHT, replacement))
+    formats.write_text(text.replace(RIGHT, replacement))
     files = [str(path) for folder in ("runtime", "ops") for path in (sources / folder).glob("*.cpp")]
     library = tmp_path / "libpelton_portable.so"
     subprocess.run([COMPILER, *FLAGS, f"-I{sources}", *files, "-o", str(library), "-lpthread"], check=True)

@@ -1,6 +1,7 @@
-"""bfloat16 against float32 on a fixed public text: how much less likely the text becomes."""
+"""bfloat16 and quantized weights against float32 on a fixed public text: how much less likely the text becomes."""
 
 import math
+from functools import cache
 
 import pytest
 
@@ -9,15 +10,18 @@ from tests.support.downloads import gemma_gguf
 from tests.support.gemma import BOS_TOKEN_ID, passages
 from tests.support.native import needs_native
 
-BOUND = 0.002
-"""Relative difference of the perplexities."""
+BOUNDS = {"bfloat16": ({"dtype": "bfloat16"}, 0.002), "int8": ({"quantization": "int8"}, 0.01), "as stored": ({}, 0.01)}
+"""Arguments, and by how much the perplexity may differ, relatively. Both files have most of their weights in four bits,
+so that as stored they are int4 and int8; in float32 they are the same numbers."""
 
 pytestmark = needs_native
 
 
-def perplexity(model, dtype: str, start: list[int]) -> float:
+@cache
+def perplexity(name: str, **arguments: str) -> float:
     """Of the passages, in pieces of 512 tokens that overlap: many contexts, so that chance counts for less."""
-    llm = LLM(model=str(model), dtype=dtype, kv_cache_memory_bytes=256 << 20)
+    model, start = ("smollm2", []) if name == "smollm2" else (str(gemma_gguf()), [BOS_TOKEN_ID])
+    llm = LLM(model=model, kv_cache_memory_bytes=256 << 20, **arguments)
     ids = llm.get_tokenizer().encode(passages(), add_special_tokens=False)
     pieces = [start + ids[at : at + 512] for at in range(0, len(ids) - 64, 128)]
     outputs = llm.generate(pieces, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
@@ -31,11 +35,12 @@ def perplexity(model, dtype: str, start: list[int]) -> float:
     return math.exp(sum(losses) / len(losses))
 
 
+@pytest.mark.parametrize("choice", BOUNDS)
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
-def test_perplexity(name, record_property):
-    model, start = ("smollm2", []) if name == "smollm2" else (gemma_gguf(), [BOS_TOKEN_ID])
-    exact, rounded = (perplexity(model, dtype, start) for dtype in ("float32", "bfloat16"))
+def test_perplexity(name, choice, record_property):
+    arguments, bound = BOUNDS[choice]
+    exact, rounded = perplexity(name, dtype="float32"), perplexity(name, **arguments)
     record_property("perplexities", (exact, rounded))
-    print(f"{name}: {exact:.4f} in float32, {rounded:.4f} in bfloat16, {rounded / exact - 1:+.4%}")
+    print(f"{name}: {exact:.4f} in float32, {rounded:.4f} {choice}, {rounded / exact - 1:+.4%}")
     assert 5 < exact < 60, "the text must be as likely as English is"
-    assert abs(rounded / exact - 1) < BOUND
+    assert abs(rounded / exact - 1) < bound

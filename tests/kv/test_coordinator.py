@@ -311,7 +311,7 @@ class TestIntegrityCheck:
         assert any("is free" in problem for problem in cache.kv.integrity_problems())
 
     def test_lost_block(self, cache):
-        cache.kv.pool._free.pop_first()
+        cache.kv.pool.make_block()
         assert any("is not free" in problem for problem in cache.kv.integrity_problems())
 
     def test_wrong_size_of_the_free_queue(self, cache):

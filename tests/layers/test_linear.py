@@ -1,11 +1,13 @@
 """Weights of linear layers and embeddings, from named parts to what the operators read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pelton.layers import Embedding, GatedMLP, Head, LinearWeight, RMSNorm
 from pelton.models import create_model
-from pelton.ops import L, Recorder, T
+from pelton.ops import L, Recorder, T, pack_rows
 from tests.support.backends import numpy_target
 from tests.support.tiny_models import VARIANTS, build, decoder_config
 
@@ -26,11 +28,30 @@ def test_a_weight_is_packed_once_all_parts_are_loaded() -> None:
         _ = q.array
 
 
-def test_a_single_part_is_not_copied() -> None:
-    weight = LinearWeight([("o", 2)], 3, numpy_target())
-    array = np.zeros((2, 3), np.float32)
-    next(weight.parameters()).load(array)
-    assert weight.packed.array is array
+def test_rows_come_in_pieces() -> None:
+    weight = LinearWeight([("gate", 4), ("up", 4)], 3, numpy_target("int8"), gated=True)
+    gate, up = weight.parameters()
+    up.load(ROWS[:1])
+    gate.load(ROWS[:3])
+    gate.load(ROWS[3:])
+    with pytest.raises(ValueError, match="gate is loaded twice"):
+        gate.load(ROWS[3:])
+    with pytest.raises(ValueError, match=r"up must have shape \[4, 3\], got \[4, 3\] for its last 3 rows"):
+        up.load(ROWS)
+    up.load(ROWS[1:])
+    expected = pack_rows([ROWS, ROWS], weight_format="int8", gated=True)
+    np.testing.assert_array_equal(weight.packed.array, expected.array)
+    np.testing.assert_array_equal(weight.packed.scales, expected.scales)
+
+
+def test_parts_of_one_weight_share_the_widest_format() -> None:
+    formats = {"q": "int4", "k": "int8", "v": "int4", "o": "int4"}
+    target = replace(numpy_target("bf16"), part_format=formats.__getitem__)
+    assert LinearWeight([("q", 2), ("k", 1), ("v", 1)], 3, target).format == "int8"
+    assert LinearWeight([("o", 2)], 3, target).format == "int4"
+    formats["v"] = "bf16"
+    parts = LinearWeight([("q", 2), ("k", 1), ("v", 1)], 3, target).parameters()
+    assert [part.format for part in parts] == ["bf16"] * 3
 
 
 def test_biases_are_stacked_and_stay_float32() -> None:
@@ -66,7 +87,7 @@ def test_a_tied_head_stores_nothing() -> None:
     assert on_logits.arguments[1] is on_embed.arguments[1] is embedding.table.packed
 
 
-@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16", "int8", "int4"])
 def test_what_goes_into_a_linear_layer_has_its_format(weight_format: str) -> None:
     target = numpy_target(weight_format)
     config = decoder_config(build(VARIANTS["llama"].config, VARIANTS["llama"].options))

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from pelton.layers import Parameter
+from pelton.layers.parameter import WeightPart
+from pelton.ops.packed_linear import FORMATS
 
 
 def test_loading_checks() -> None:
@@ -30,4 +32,5 @@ def test_unaligned_and_transposed_arrays_are_put_in_order() -> None:
 
 def test_what_it_takes_is_told_by_how_it_is_kept() -> None:
     assert (Parameter("norm", (4, 3)).format, Parameter("norm", (4, 3)).num_bytes) == ("fp32", 48)
-    assert Parameter("linear", (4, 3), weight_format="bf16").num_bytes == 24
+    sizes = {name: WeightPart("linear", (4, 33), name, lambda start, rows: None).num_bytes for name in FORMATS}
+    assert sizes == {"fp32": 528, "bf16": 264, "int8": 132 + 4 * 4, "int4": 4 * 2 * (16 + 4)}

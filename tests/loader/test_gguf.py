@@ -51,7 +51,7 @@ def check_against_reference(path: Path, chosen: Callable[[list[gguf.ReaderTensor
         assert file.tensors[info.name].offset == info.data_offset
     for info in chosen(reference.tensors):
         values = dequantize(info.data, info.tensor_type)
-        np.testing.assert_array_equal(file.read(info.name).view(np.uint32), values.view(np.uint32))
+        np.testing.assert_array_equal(file.tensor(info.name).read().view(np.uint32), values.view(np.uint32))
 
 
 def smallest_of_each_type(infos: list[gguf.ReaderTensor]) -> list[gguf.ReaderTensor]:
@@ -70,7 +70,7 @@ def test_reads_the_quantized_tensors_of_gemma_like_the_reference() -> None:
     assert smallest.keys() == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
     for name in smallest.values():
         values = dequantized(path, file.tensors[name])
-        np.testing.assert_array_equal(file.read(name).view(np.uint32), values.view(np.uint32))
+        np.testing.assert_array_equal(file.tensor(name).read().view(np.uint32), values.view(np.uint32))
 
 
 @pytest.mark.slow
@@ -109,17 +109,17 @@ def test_reads_every_type(tmp_path: Path) -> None:
     assert file.metadata["x.strings"] == ["a", "", "é"]
     np.testing.assert_array_equal(file.metadata["x.ints"], [1, -2, 3])
     np.testing.assert_array_equal(file.metadata["x.bools"], [True, False])
-    np.testing.assert_array_equal(file.read("f32"), values)
-    np.testing.assert_array_equal(file.read("f16"), values.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(file.tensor("f32").read(), values)
+    np.testing.assert_array_equal(file.tensor("f16").read(), values.astype(np.float16).astype(np.float32))
     for kind, data in tensors.items():
-        np.testing.assert_array_equal(file.read(kind.name), dequantize(data, kind))
+        np.testing.assert_array_equal(file.tensor(kind.name).read(), dequantize(data, kind))
 
 
 def test_reads_version_2_and_another_alignment(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     head = preamble(1, 1, version=2) + entry("general.alignment", 4, struct.pack("<I", 64)) + tensor("t", (2, 1))
     path.write_bytes(head.ljust(-(-len(head) // 64) * 64, b"\0") + struct.pack("<ff", 1.5, -2.0))
-    np.testing.assert_array_equal(GGUFFile(path).read("t"), [[1.5, -2.0]])
+    np.testing.assert_array_equal(GGUFFile(path).tensor("t").read(), [[1.5, -2.0]])
 
 
 @pytest.mark.parametrize(("kind", "name"), [(23, "IQ4_XS"), (31, "Q4_0_4_4"), (28, "F64"), (39, "MXFP4")])
@@ -128,16 +128,16 @@ def test_refuses_a_type_by_its_name_when_it_is_read(kind: int, name: str, tmp_pa
     path.write_bytes(preamble(1, 0) + tensor("blk.0.w", (256,), kind=kind) + bytes(300))
     file = GGUFFile(path)
     with pytest.raises(
-        ValueError, match=rf"tensor 'blk.0.w' has type {name}, .*readable: F32, F16, BF16, Q4_0, .* Q6_K"
+        ValueError, match=rf"tensor 'blk.0.w' has type '{name}', .*readable: F32, F16, BF16, Q4_0, .* Q6_K"
     ):
-        file.read("blk.0.w")
+        file.tensor("blk.0.w").read()
 
 
 def test_names_the_tensor_whose_scale_is_not_finite(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes((preamble(1, 0) + tensor("blk.0.w", (32,), kind=8)).ljust(64, b"\0") + b"\0\x7c" + bytes(32))
     with pytest.raises(ValueError, match=r"x\.gguf: tensor 'blk\.0\.w' is damaged: .*not finite"):
-        GGUFFile(path).read("blk.0.w")
+        GGUFFile(path).tensor("blk.0.w").read()
 
 
 def test_tensors_are_aligned_whatever_the_file_says(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_tensors_are_aligned_whatever_the_file_says(tmp_path: Path) -> None:
     name = "t" * (1 + -len(head + tensor("", (2,))) % 4)
     path.write_bytes(head + tensor(name, (2,)) + struct.pack("<ff", 1.5, -2.0))
     assert GGUFFile(path).tensors[name].offset % 4
-    values = GGUFFile(path).read(name)
+    values = GGUFFile(path).tensor(name).read()
     assert values.ctypes.data % 4 == 0
     np.testing.assert_array_equal(values, [1.5, -2.0])
 

@@ -172,7 +172,7 @@ def run_parts(path: Path) -> int:
     (checkpoint,) = checkpoints
     num_worked = 1
     for name in checkpoint.tensor_names():
-        num_worked += attempt(lambda name=name: checkpoint.read(name), path)
+        num_worked += attempt(lambda name=name: checkpoint.tensor(name).read(), path)
     num_worked += attempt(lambda: load_tokenizer(checkpoint).encode('ab é!"</s>'), path)
     model = create_model(checkpoint.config, numpy_target())
     num_worked += 1

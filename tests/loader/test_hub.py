@@ -64,7 +64,7 @@ def assert_is(checkpoint: Checkpoint, model: LlamaForCausalLM) -> None:
     state = model.state_dict()
     assert checkpoint.tensor_names() == state.keys()
     for name, tensor in state.items():
-        np.testing.assert_array_equal(checkpoint.read(name), tensor.numpy())
+        np.testing.assert_array_equal(checkpoint.tensor(name).read(), tensor.numpy())
 
 
 def in_folder(checkpoint: Checkpoint) -> set[str]:

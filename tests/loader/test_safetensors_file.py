@@ -26,15 +26,15 @@ def test_reads_like_torch(dtype: torch.dtype, tmp_path: Path) -> None:
     save_file({"x": tensor, "empty": torch.zeros(0, 3, dtype=dtype)}, tmp_path / "x.safetensors", {"a": "b"})
     file = SafetensorsFile(tmp_path / "x.safetensors")
     assert file.tensors.keys() == {"x", "empty"}
-    assert file.read("x").dtype == np.float32
-    np.testing.assert_array_equal(file.read("x"), tensor.float().numpy())
-    assert file.read("empty").shape == (0, 3)
+    assert file.tensor("x").read().dtype == np.float32
+    np.testing.assert_array_equal(file.tensor("x").read(), tensor.float().numpy())
+    assert file.tensor("empty").read().shape == (0, 3)
 
 
 def test_refuses_other_types_by_name(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(3, dtype=torch.int64)}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="tensor 'x' has type 'I64'"):
-        SafetensorsFile(tmp_path / "x.safetensors").read("x")
+        SafetensorsFile(tmp_path / "x.safetensors").tensor("x").read()
 
 
 def test_tensors_are_aligned_whatever_the_file_says(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_tensors_are_aligned_whatever_the_file_says(tmp_path: Path) -> None:
     data = struct.pack("<bff", 1, 1.5, -2.0)
     for padding in range(4):
         header = json.dumps(entries).encode() + b" " * padding
-        values = SafetensorsFile(write(tmp_path / "x.safetensors", header, data)).read("b")
+        values = SafetensorsFile(write(tmp_path / "x.safetensors", header, data)).tensor("b").read()
         assert values.ctypes.data % 4 == 0
         np.testing.assert_array_equal(values, [1.5, -2.0])
 

@@ -16,7 +16,9 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from pelton.config import RopeConfig, TensorScaling
 from pelton.layers import Parameter
 from pelton.loader import Checkpoint, load_weights, open_checkpoint
-from pelton.loader.weights import WeightNames, deinterleave
+from pelton.loader.name_maps import WeightNames
+from pelton.loader.parameter_tensor import deinterleaved
+from pelton.loader.stored_tensor import StoredTensor
 from pelton.models import create_model, record_backbone
 from pelton.ops import PackedLinear
 from tests.support.backends import numpy_target
@@ -51,10 +53,26 @@ def hf_names(num_layers: int) -> dict[str, str]:
     }
 
 
-def parameters(checkpoint: Checkpoint) -> dict[str, Parameter]:
-    """Those of the model, without the layers that would take the arrays away to pack them."""
+class Collected(Parameter):
+    """Keeps all rows that it is given."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], weight_format: str = "fp32") -> None:
+        super().__init__(name, shape)
+        self.format = weight_format
+        self.pieces: list[Any] = []
+
+    def load(self, rows: Any) -> None:
+        self.pieces.append(rows)
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.concatenate(self.pieces)
+
+
+def parameters(checkpoint: Checkpoint, weight_format: str = "fp32") -> dict[str, Collected]:
+    """Those of the model, without the layers that would pack them."""
     model = create_model(checkpoint.config, numpy_target())
-    return {name: Parameter(name, parameter.shape) for name, parameter in model.parameters().items()}
+    return {name: Collected(name, parameter.shape, weight_format) for name, parameter in model.parameters().items()}
 
 
 def test_both_formats_give_the_same_weights(
@@ -98,11 +116,9 @@ def test_every_parameter_has_a_name_in_both_formats(variant: Variant, checkpoint
 
 
 def test_rows_and_biases_are_brought_into_order() -> None:
-    rows = np.arange(16, dtype=np.float32)
     expected = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
-    np.testing.assert_array_equal(deinterleave(rows, 2), expected)
-    weight = np.repeat(rows[:, None], 3, axis=1)
-    np.testing.assert_array_equal(deinterleave(weight, 2), weight[expected])
+    np.testing.assert_array_equal(deinterleaved(np.arange(16), 8), expected)
+    np.testing.assert_array_equal(deinterleaved(np.arange(3, 11), 8), expected[3:11])
 
 
 def test_loads_smollm2(smollm2: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -114,8 +130,13 @@ def test_loads_smollm2(smollm2: Checkpoint, caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 1
 
 
-def test_progress_is_shown_on_request(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_where_loading_takes_a_while(
+    tiny_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = open_checkpoint(str(tiny_folder))
+    load_weights(parameters(checkpoint), checkpoint, progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("pelton.loader.weights._BAR_DELAY", 0.0)
     load_weights(parameters(checkpoint), checkpoint)
     assert capsys.readouterr().err == ""
     load_weights(parameters(checkpoint), checkpoint, progress=True)
@@ -138,7 +159,7 @@ def test_one_error_lists_everything_that_does_not_fit(make_gguf: MakeGGUF) -> No
     assert "missing tensors: blk.0.attn_k.weight" in message
     assert "no place for: blk.0.attn_sinks.weight" in message
     assert "wrong shape: blk.1.ffn_up.weight is (3, 4) and should be (64, 32)" in message
-    assert not any(parameter.is_loaded for parameter in loaded.values())
+    assert not any(parameter.pieces for parameter in loaded.values())
 
 
 def check_refused_before_anything_is_allocated(path: Path) -> None:
@@ -232,40 +253,41 @@ def test_large_elements_are_no_mistake(tiny_folder: Path) -> None:
     load_weights(create_model(checkpoint.config, numpy_target()).parameters(), checkpoint)
 
 
-def test_only_a_few_tensors_are_read_ahead(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_pieces_are_read_ahead(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pelton.loader.weights._PIECE_ELEMENTS", 60 * 32)
     checkpoint = open_checkpoint(str(tiny_folder))
-    loaded = parameters(checkpoint)
+    expected = parameters(checkpoint)
+    load_weights(expected, checkpoint)
+    loaded = {name: Noted(name, parameter.shape) for name, parameter in expected.items()}
     events: list[tuple[str, str]] = []
+    read = StoredTensor.read
+
+    def noted(self: StoredTensor, *rows: int) -> np.ndarray:
+        events.append(("read", self.name))
+        return read(self, *rows)
+
+    monkeypatch.setattr(StoredTensor, "read", noted)
     for parameter in loaded.values():
-        note_loads(events, parameter)
-    read = checkpoint.read
-
-    def noted(name: str) -> np.ndarray:
-        events.append(("read", name))
-        return read(name)
-
-    monkeypatch.setattr(checkpoint, "read", noted)
+        parameter.events = events
     load_weights(loaded, checkpoint)
-    assert [name for kind, name in events if kind == "load"] == list(loaded), "in the model's order"
+    loads = [name for kind, name in events if kind == "load"]
+    assert list(dict.fromkeys(loads)) == list(loaded), "in the model's order"
+    assert loads.count("embed_tokens") == 2, "96 rows, 48 at a time"
     ahead = np.cumsum([{"read": 1, "load": -1}[kind] for kind, _ in events])
     assert 1 < ahead.max() <= 4
     assert ahead[-1] == 0
-
-    monkeypatch.setattr("pelton.loader.weights._MAX_BYTES_AHEAD", 1)
-    events.clear()
-    load_weights({name: note_loads(events, Parameter(name, p.shape)) for name, p in loaded.items()}, checkpoint)
-    assert [kind for kind, _ in events] == ["read", "load"] * len(loaded), "each alone"
+    for name, parameter in loaded.items():
+        np.testing.assert_array_equal(parameter.array, expected[name].array, err_msg=name)
 
 
-def note_loads(events: list[tuple[str, str]], parameter: Parameter) -> Parameter:
-    load = parameter.load
+class Noted(Collected):
+    """Tells when it is given rows."""
 
-    def noted(array: np.ndarray) -> None:
-        events.append(("load", parameter.name))
-        load(array)
+    events: list[tuple[str, str]]
 
-    parameter.load = noted  # type: ignore[method-assign]
-    return parameter
+    def load(self, rows: Any) -> None:
+        self.events.append(("load", self.name))
+        super().load(rows)
 
 
 def test_the_first_error_in_order_ends_the_loading(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,17 +296,17 @@ def test_the_first_error_in_order_ends_the_loading(tiny_folder: Path, monkeypatc
     later = threading.Event()
     num_threads = threading.active_count()
 
-    def fail(name: str) -> np.ndarray:
-        if name == "model.embed_tokens.weight":
+    def fail(self: StoredTensor, *rows: int) -> np.ndarray:
+        if self.name == "model.embed_tokens.weight":
             assert later.wait(10)
         else:
             later.set()
-        raise ValueError(f"{name} is damaged")
+        raise ValueError(f"{self.name} is damaged")
 
-    monkeypatch.setattr(checkpoint, "read", fail)
+    monkeypatch.setattr(StoredTensor, "read", fail)
     with pytest.raises(ValueError, match=r"^model\.embed_tokens\.weight is damaged$"):
         load_weights(loaded, checkpoint)
-    assert not any(parameter.is_loaded for parameter in loaded.values())
+    assert not any(parameter.pieces for parameter in loaded.values())
     assert threading.active_count() == num_threads
 
 
@@ -302,7 +324,7 @@ def test_an_interrupt_leaves_no_thread_behind(tiny_folder: Path) -> None:
     assert threading.active_count() == num_threads
 
 
-@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16", "int8", "int4"])
 def test_what_is_said_of_the_size_is_what_it_takes(
     weight_format: str, tiny_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,14 +333,17 @@ def test_what_is_said_of_the_size_is_what_it_takes(
     with caplog.at_level(logging.INFO, logger="pelton"):
         load_weights(model.parameters(), checkpoint)
     program = record_backbone(model, [0] * checkpoint.config.num_layers, 4)
-    arrays: dict[int, np.ndarray] = {}
+    sizes: dict[int, int] = {}
     for argument in (argument for launch in program.launches for argument in launch.arguments):
         if isinstance(argument, PackedLinear):
-            arrays[id(argument)] = argument.array
+            # Over numpy, each number of four bits has a byte of its own.
+            size = argument.array.nbytes // (2 if weight_format == "int4" else 1)
+            others = [array.nbytes for array in (argument.scales, argument.minimums) if array is not None]
+            sizes[id(argument)] = size + sum(others)
         elif isinstance(argument, np.ndarray) and len(argument) == checkpoint.config.hidden_size:
-            arrays[id(argument)] = argument
+            sizes[id(argument)] = argument.nbytes
     num_bytes = sum(parameter.num_bytes for parameter in model.parameters().values())
     lm_head = model.parameters()["lm_head"].num_bytes
-    assert sum(array.nbytes for array in arrays.values()) == num_bytes - lm_head
-    formats = {"fp32": "fp32", "bf16": "bf16 and fp32"}[weight_format]
+    assert sum(sizes.values()) == num_bytes - lm_head
+    formats = "fp32" if weight_format == "fp32" else f"{weight_format} and fp32"
     assert f"{num_bytes / 1e6:.4g} MB as {formats}, in " in caplog.text

@@ -4,7 +4,7 @@ import numpy as np
 from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedModel, Qwen2Config
 
 from pelton.layers import Target
-from pelton.loader.weights import WeightNames
+from pelton.loader.name_maps import WeightNames
 from pelton.models import Model, create_model, record_backbone
 from pelton.ops import L, Program, R, Recorder, T
 from pelton.ops.backend import Backend, Run
@@ -57,7 +57,8 @@ def load(reference: PreTrainedModel, target: Target | None = None) -> Model:
     unused = set(tensors) - {names.foreign(name) for name in parameters}
     assert unused == ({"lm_head.weight"} if config.tie_word_embeddings else set())
     for name, parameter in parameters.items():
-        parameter.load(names.restore(name, tensors[names.foreign(name)].numpy()))
+        stored = tensors[names.foreign(name)].numpy()
+        parameter.load(stored + np.float32(1.0) if names.is_minus_one(name) else stored)
     return model
 
 

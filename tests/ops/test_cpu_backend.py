@@ -15,9 +15,12 @@ import pytest
 from pelton.ops import L, Recorder, Run, T, create_backend, pack_rows
 from pelton.ops.backend import Backend
 from pelton.ops.cpu import LEVELS, CPUBackend, load_library
+from pelton.ops.cpu import backend as backend_module
 from pelton.ops.cpu import library as library_module
 from pelton.ops.cpu.library import Library
 from pelton.ops.interpreter import NumpyBackend
+from pelton.ops.operators import GATED_LINEAR
+from pelton.ops.packed_linear import FORMATS, Int4Rows
 from tests.support.native import count_calls, native_backend, needs_native, usable_levels
 
 pytestmark = needs_native
@@ -65,7 +68,7 @@ def test_forcing_a_level(monkeypatch, level):
 
 def test_levels_that_do_not_exist(monkeypatch):
     monkeypatch.setenv("PELTON_CPU_ISA", "avx1024")
-    with pytest.raises(ValueError, match="PELTON_CPU_ISA must be one of portable, avx2, avx512 or numpy"):
+    with pytest.raises(ValueError, match="PELTON_CPU_ISA must be one of portable, avx2, avx512, amx or numpy"):
         create_backend(1)
 
 
@@ -240,12 +243,12 @@ def test_a_kernel_that_refuses_ends_the_run_for_all_threads(backend):
     assert (program.outputs({T: 64})["x"] == 1.0).all()
 
 
-@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+@pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("lengths", [(60, 60), (120,), (50, 70), (70, 50), (1, 59, 60), (30, 30, 30, 30), (0, 119, 1)])
 def test_parts_of_a_gated_weight(backend, weight_format, lengths):
     """However its rows are divided, the first half of them is the gate's."""
     rng = np.random.default_rng(0)
-    whole = rng.standard_normal((120, 7)).astype(np.float32)
+    whole = rng.standard_normal((120, 70)).astype(np.float32)
     bias = rng.standard_normal(120).astype(np.float32)
     parts = np.split(whole, np.cumsum(lengths)[:-1])
     expected = backend.pack_linear(np.split(whole, 2), bias, weight_format=weight_format, gated=True)
@@ -253,13 +256,85 @@ def test_parts_of_a_gated_weight(backend, weight_format, lengths):
     assert packed.array.tobytes() == expected.array.tobytes()
     reference = pack_rows(parts, bias, weight_format=weight_format, gated=True)
     op = Recorder("gated")
-    x = op.input("x", (T, 7), packed.input_dtype)
+    x = op.input("x", (T, 70), packed.input_dtype)
     program = backend.compile(op.finish({"y": op.gated_linear(x, packed, "silu")}), {T: 3})
-    array = rng.standard_normal((3, 7)).astype(packed.input_dtype)
+    array = rng.standard_normal((3, 70)).astype(packed.input_dtype)
     backend.run([Run(program, {T: 3}, {"x": array})])
-    gate, up = np.split(array.astype(np.float32) @ reference.widened().T + bias, 2, axis=1)
-    y = program.outputs({T: 3})["y"].astype(np.float32)
-    np.testing.assert_allclose(y, gate / (1 + np.exp(-gate)) * up, rtol=1e-2, atol=1e-2)
+    y = np.empty((3, 60), packed.input_dtype)
+    GATED_LINEAR.reference(array, reference, "silu", y)
+    actual = program.outputs({T: 3})["y"].astype(np.float32)
+    np.testing.assert_allclose(actual, y.astype(np.float32), rtol=1e-2, atol=1e-5)
+
+
+def table_of(backend, weight):
+    """The rows of a packed weight [V, K], by looking all of them up."""
+    op = Recorder("table")
+    token_ids = op.input("token_ids", (T,), "int32")
+    program = backend.compile(op.finish({"x": op.embed(token_ids, weight, 1.0)}), {T: weight.num_rows})
+    ids = np.arange(weight.num_rows, dtype=np.int32)
+    backend.run([Run(program, {T: len(ids)}, {"token_ids": ids})])
+    return program.output("x", {T: len(ids)}).copy()
+
+
+@pytest.mark.parametrize("level", usable_levels())
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("shape", [(1, 1), (47, 31), (49, 33), (100, 200), (200, 600)])
+def test_packed_numbers_are_the_references(level, weight_format, shape):
+    """To the bit, in weights of many sizes, with groups of zeros, of equal numbers, and of large and small ones."""
+    backend = native_backend(level)
+    rows = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    rows[0, ::2] = 0.0
+    rows[len(rows) // 2] = 0.0
+    rows[len(rows) // 3, :40] = 0.1
+    rows[-1] *= 1e-7
+    rows[len(rows) // 4] *= 1e4
+    rows[:, -1] = -3.0
+    packed = backend.pack_linear([rows], None, weight_format=weight_format)
+    expected = pack_rows([rows], weight_format=weight_format).widened()
+    assert np.array_equal(table_of(backend, packed), expected)
+    backend.close()
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_rows_in_four_bits(monkeypatch, backend, weight_format):
+    """Those of an int4 weight are kept, those of others widened, piece by piece; beside others, and in any order."""
+    monkeypatch.setattr(backend_module, "_WIDENED", 1000)
+    rng = np.random.default_rng(2)
+    groups = rng.standard_normal((2, 130, 4)).astype(np.float16)
+    half = Int4Rows(rng.integers(0, 16, (130, 100), np.uint8), *groups)
+    floats = rng.standard_normal((70, 100)).astype(np.float32)
+    packer = backend.linear_packer(200, 100, weight_format=weight_format, gated=True)
+    packer.add(130, floats)
+    packer.add(7, half[7:])
+    packer.add(0, half[:7])
+    packed = packer.finish(None)
+    whole = backend.pack_linear([half, floats], None, weight_format=weight_format, gated=True)
+    assert packed.array.tobytes() == whole.array.tobytes()
+    if weight_format == "int4":
+        separate = backend.pack_linear([half], None, weight_format="int4")
+        assert np.array_equal(table_of(backend, separate), half.widened())
+    else:
+        rows = np.concatenate([half.widened(), floats])
+        wide = backend.pack_linear([rows], None, weight_format=weight_format, gated=True)
+        assert packed.array.tobytes() == wide.array.tobytes()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3e6, -70000.0])
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (210, 99)])
+def test_numbers_that_a_format_cannot_hold(backend, number, row, column):
+    rows = np.ones((211, 100), np.float32)
+    rows[row, column] = number
+    with pytest.raises(ValueError, match="too large for the float16 scales of int4; set quantization to int8"):
+        backend.pack_linear([rows], None, weight_format="int4")
+    if np.isfinite(number):
+        backend.pack_linear([rows], None, weight_format="int8")
+    else:
+        with pytest.raises(ValueError, match="not finite, which int8 cannot hold; set quantization to none"):
+            backend.pack_linear([rows], None, weight_format="int8")
+    backend.pack_linear([rows], None, weight_format="bf16")
+    broken = Int4Rows(np.ones((3, 32), np.uint8), *np.full((2, 3, 1), np.inf, np.float16))
+    with pytest.raises(ValueError, match="too large for the float16"):
+        backend.pack_linear([broken], None, weight_format="int4")
 
 
 def test_weights_of_another_backend_are_refused(backend):

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pelton.ops import B, C, KVCacheLayer, L, M, P, R, T
-from pelton.ops.operators import OPERATORS
+from pelton.ops import B, C, KVCacheLayer, L, M, P, R, Recorder, Run, T, pack_rows
+from pelton.ops.operator import Tolerance
+from pelton.ops.operators import LINEAR, OPERATORS
+from pelton.ops.packed_linear import FORMATS
 from tests.support.native import native_backend, needs_native, run_operator, usable_levels
 
 LEVELS = usable_levels()
@@ -80,6 +82,96 @@ def test_threads_do_not_change_bits(level, operator, weight_format):
                 assert one == many, f"seed {seed}, output or cache {index}"
     for backend in backends:
         backend.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize(("n", "k"), [(100, 100), (31, 65), (1, 33), (97, 200)])
+def test_rows_do_not_change_each_other(level, weight_format, n, k):
+    """Whatever tiles a number of rows is cut into, and whoever quantizes them: the bits of every row by itself."""
+    backend = native_backend(level)
+    rng = np.random.default_rng(n)
+    weight = backend.pack_linear([rng.standard_normal((n, k)).astype(np.float32)], None, weight_format=weight_format)
+    op = Recorder("linear")
+    x = op.input("x", (T, k), weight.input_dtype)
+    program = backend.compile(op.finish({"y": op.linear(x, weight, None)}), {T: 129})
+    rows = rng.standard_normal((129, k)).astype(weight.input_dtype)
+
+    def product(rows):
+        backend.run([Run(program, {T: len(rows)}, {"x": rows})])
+        return program.output("y", {T: len(rows)}).copy()
+
+    alone = np.concatenate([product(rows[i : i + 1]) for i in range(len(rows))])
+    for num_rows in (*range(1, 41), 64, 129):
+        assert product(rows[:num_rows]).tobytes() == alone[:num_rows].tobytes(), f"{num_rows} rows"
+    for num_rows in (3, 6, 40):
+        broken = rows[:num_rows].copy()
+        broken[2, k - 1] = np.nan
+        together = product(broken)
+        assert np.isnan(together[2]).all()
+        together[2] = alone[2]
+        assert together.tobytes() == alone[:num_rows].tobytes(), f"NaN among {num_rows} rows"
+    backend.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+@pytest.mark.parametrize("k", [1, 33, 64])
+def test_columns_do_not_change_each_other(level, weight_format, k):
+    """A column of NaN among the weights, first of a panel of columns, is NaN, and no other one."""
+    backend = native_backend(level)
+    rng = np.random.default_rng(k)
+    weight = rng.standard_normal((97, k)).astype(np.float32)
+    weight[48] = np.nan
+    packed = pack_rows([weight], weight_format=weight_format)
+    for num_rows in (1, 17, 40):
+        x = rng.standard_normal((num_rows, k)).astype(packed.input_dtype)
+        (product,) = run_operator(backend, LINEAR, (x, packed, None))
+        assert (np.isnan(product) == (np.arange(97) == 48)).all(), f"{num_rows} rows"
+    backend.close()
+
+
+@pytest.mark.skipif(not {"avx512", "amx"} <= set(LEVELS), reason="needs both levels")
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_matrices_of_integers_have_the_bits_of_vectors(weight_format):
+    rng = np.random.default_rng(3)
+    weight = pack_rows([rng.standard_normal((100, 200)).astype(np.float32)], weight_format=weight_format)
+    backends = [native_backend(level) for level in ("avx512", "amx")]
+    for num_rows in (16, 17, 33, 64, 129):
+        x = rng.standard_normal((num_rows, 200)).astype("bfloat16")
+        vectors, matrices = (run_operator(backend, LINEAR, (x, weight, None))[0] for backend in backends)
+        assert vectors.tobytes() == matrices.tobytes(), f"{num_rows} rows"
+    for backend in backends:
+        backend.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_quantized_inputs_at_the_limits(level, weight_format):
+    """Zeros, the smallest numbers that count, the largest, infinity and NaN, in any group: as the reference has it."""
+    backend = native_backend(level)
+    rng = np.random.default_rng(5)
+    for num_rows in (1, 11):
+        x = rng.standard_normal((11, 200)).astype(np.float32)
+        x[0, 32:96] = 0.0
+        x[1] *= 2.0**-103
+        x[2, :64] = 1e-40
+        x[3, 199] = 3.3e38
+        x[4, 64] = np.inf
+        x[5, 70] = -np.inf
+        x[6, 0] = np.nan
+        x[7, 5] = -(2.0**-99)
+        x[7, 6:] *= 2.0**-120
+        x[8] = np.round(x[8] * 4) / 4  # ties
+        x[9, :4] = -127.0, 126.5, 2.5, -0.5
+        x[10] = 2.0**-100
+        weight = pack_rows([rng.standard_normal((50, 200)).astype(np.float32)], weight_format=weight_format)
+        for first in range(0, 11, num_rows):
+            arguments = x[first : first + num_rows].astype("bfloat16"), weight, None
+            expected = references(LINEAR, arguments)
+            actual = run_operator(backend, LINEAR, arguments)
+            LINEAR.check(arguments, expected, actual, Tolerance(2e-5, 1e-6, "sums of a few products"))
+    backend.close()
 
 
 def written(backend, operator, arguments):

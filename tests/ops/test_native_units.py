@@ -15,8 +15,9 @@ COMPILER = os.environ.get("CXX") or shutil.which("c++")
 BASE_FLAGS = "-std=c++17 -O2 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Wno-psabi -Wno-ignored-attributes"
 NEEDED: dict[str, set[str]] = {
     "portable": set(),
-    "avx2": {"avx2", "fma", "bmi1", "bmi2"},
+    "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2"},
     "avx512": {"avx512_bf16", "avx512bw"},
+    "amx": {"avx512_bf16", "avx512bw", "amx_bf16", "amx_int8", "amx_tile"},
 }
 """Names in /proc/cpuinfo without which a level does not run."""
 
@@ -30,22 +31,39 @@ def processor_flags() -> set[str]:
 def level_flags(level: str) -> list[str]:
     """The instruction-set flags that the build gives a level."""
     lists: dict[str, str] = dict(re.findall(r"set\(FLAGS_(\w+)\s+([^)]*)\)", (NATIVE / "CMakeLists.txt").read_text()))
-    return lists[level].replace("${FLAGS_avx2}", lists["avx2"]).replace('""', "").split()
+    flags = lists[level]
+    while reference := re.search(r"\$\{FLAGS_(\w+)\}", flags):
+        flags = flags.replace(reference[0], lists[reference[1]])
+    return flags.replace('""', "").split()
+
+
+def compile_and_run(level: str, source: str, tmp_path: Path) -> None:
+    if level != "portable" and platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip(f"{level} is for x86-64")
+    assert COMPILER is not None
+    program = str(tmp_path / "program")
+    flags = [*BASE_FLAGS.split(), *level_flags(level), f"-I{NATIVE}", f"-DPELTON_LEVEL_{level.upper()}"]
+    subprocess.run([COMPILER, *flags, str(NATIVE / "tests" / source), "-o", program], check=True)
+    if not NEEDED[level] <= processor_flags():
+        pytest.skip(f"compiles; this processor does not run {level}")
+    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("level", NEEDED)
 def test_vectors(level: str, tmp_path: Path) -> None:
-    if level != "portable" and platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip(f"{level} is for x86-64")
-    assert COMPILER is not None
-    program = str(tmp_path / "vec_test")
-    flags = [*BASE_FLAGS.split(), *level_flags(level), f"-I{NATIVE}", f"-DPELTON_LEVEL_{level.upper()}"]
-    subprocess.run([COMPILER, *flags, str(NATIVE / "tests" / "vec_test.cpp"), "-o", program], check=True)
-    if not NEEDED[level] <= processor_flags():
-        pytest.skip(f"compiles; this processor does not run {level}")
-    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    compile_and_run(level, "vec_test.cpp", tmp_path)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_attention_by_dot_and_by_fma(tmp_path: Path) -> None:
+    compile_and_run("avx512", "attention_test.cpp", tmp_path)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_matrices(tmp_path: Path) -> None:
+    compile_and_run("amx", "matrix_test.cpp", tmp_path)
 
 
 @cache

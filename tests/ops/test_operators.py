@@ -27,12 +27,44 @@ def exact(array: np.ndarray) -> torch.Tensor:
 
 
 def product(x: Any, weight: Any) -> torch.Tensor:
-    y = torch.einsum("tk,nk->tn", exact(x), exact(weight.array))
+    if weight.format in ("int8", "int4"):
+        y = integer_product(x, weight)
+    else:
+        y = torch.einsum("tk,nk->tn", exact(x), exact(weight.array))
     return y if weight.bias is None else y + exact(weight.bias)
 
 
+def integer_product(x: Any, weight: Any) -> torch.Tensor:
+    """Group by group and input row by input row."""
+    size = {"int8": 64, "int4": 32}[weight.format]
+    y = torch.zeros(len(x), weight.num_rows, dtype=torch.float64)
+    for t, row in enumerate(x.astype(np.float32)):
+        for start in range(0, len(row), size):
+            group = row[start : start + size]
+            amax = np.abs(group).max()
+            if not np.isfinite(amax):
+                y[t] = np.nan
+                continue
+            values = [round(float(element * (np.float32(127) / amax))) for element in group]
+            dots = weight.array[:, start : start + size].astype(np.int64) @ np.array(values)
+            sums = exact(dots) * exact(weight.scales[:, start // size])
+            if weight.minimums is not None:
+                sums += exact(weight.minimums[:, start // size]) * sum(values)
+            y[t] += sums * float(amax) / 127
+    return y
+
+
 def embed(token_ids: Any, table: Any, scale: float) -> list[Any]:
-    return [[table.array[i].astype(np.float32) * np.float32(scale) for i in token_ids.tolist()]]
+    rows = []
+    for i in token_ids.tolist():
+        row = table.array[i].astype(np.float32)
+        if table.format == "int8":
+            row = row.astype(np.float64) * np.repeat(table.scales[i], 64)[: len(row)]
+        elif table.format == "int4":
+            scales, minimums = (np.repeat(a[i].astype(np.float64), 32) for a in (table.scales, table.minimums))
+            row = row * scales[: len(row)] + minimums[: len(row)]
+        rows.append(row * row.dtype.type(scale))
+    return [rows]
 
 
 def rms_norm(x: Any, weight: Any, eps: float, residual: Any, out_dtype: str) -> list[Any]:
@@ -308,7 +340,7 @@ def test_generated_arguments_have_the_formats_dtypes(operator: Operator) -> None
                 *(str(array.dtype) for array in arrays),
                 *(spec.dtype for spec in operator.infer(*arguments)),
             ]
-            assert is_half == (weight_format == "bf16" and operator.name != "embed")
+            assert is_half == (weight_format != "fp32" and operator.name != "embed")
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)

@@ -124,6 +124,7 @@ ENGINE_ARGUMENTS = [
     "model",
     "revision",
     "dtype",
+    "quantization",
     "max_model_len",
     "block_size",
     "kv_cache_dtype",

@@ -6,7 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.tiny_llama import tiny_llama
+
 REPOSITORY = Path(__file__).parents[2]
+
+
+def test_start() -> None:
+    command = [sys.executable, "benchmarks/start.py", "--runs", "1", "--models", tiny_llama(), "--prompt", "Hello"]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report.keys() == {"benchmark", "python", "results"}
+    (row,) = report["results"]
+    assert row["model"] == tiny_llama()
+    assert 0 < row["best_first_token_ms"] <= row["first_token_ms"] <= row["exit_ms"]
+    assert row["processor_ms"] > 0
+    assert row["resident_mb"] > 10
 
 
 def test_step_overhead() -> None:

@@ -1,5 +1,6 @@
 """A native library uses its level's instructions only, shows the C interface only, and needs nothing but libc."""
 
+import itertools
 import os
 import platform
 import re
@@ -13,7 +14,7 @@ import pytest
 import pelton
 
 FOLDER = Path(pelton.__file__).parent / "ops" / "cpu" / "lib"
-LEVELS = ("portable", "avx2", "avx512") if platform.machine() in ("x86_64", "AMD64") else ("portable",)
+LEVELS = ("portable", "avx2", "avx512", "amx") if platform.machine() in ("x86_64", "AMD64") else ("portable",)
 NEEDED = re.compile(r"(libc|libm|libpthread|ld-linux-[\w-]+)\.so\.\d+")
 
 PREFIXES = {0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3}
@@ -23,9 +24,11 @@ BEYOND_SSE2 = re.compile(  # in the opcode map of SSE2; all that came later but 
     r"addsubp[sd]|haddp[sd]|hsubp[sd]|lddqu|movddup|movs[hl]dup|fisttp\w*|monitor|mwait|popcnt|lzcnt|extrq|insertq|movnts[sd]"
     r"|cmpxchg16b"
 )
+MATRICES = r"tile\w+|tdp\w+|ldtilecfg|sttilecfg"
+BEYOND_AVX512 = re.compile(MATRICES)
 BEYOND_AVX2 = re.compile(  # without EVEX
     r"k\w+|v?aes\w+|v?pclmul\w+|v?gf2p8\w+|sha\d\w+|vsha512\w+|vsm[34]\w+|vpdp\w+|vpmadd52\w+|vcvtne\w+|vbcstne\w+"
-    r"|tile\w+|tdp\w+|ldtilecfg|sttilecfg|lzcnt|extrq|insertq|movnts[sd]|ad[co]x\w?|rdseed"
+    rf"|{MATRICES}|lzcnt|extrq|insertq|movnts[sd]|ad[co]x\w?|rdseed"
 )
 
 
@@ -57,6 +60,8 @@ def is_beyond(level: str, code: list[int], text: str) -> bool:
         start += 1
     first, *rest = code[start:]
     names = text.split()  # prefixes come first
+    if level == "avx512":
+        return any(BEYOND_AVX512.fullmatch(name) for name in names)
     if level == "avx2":
         return first in EVEX or any(BEYOND_AVX2.fullmatch(name) for name in names)
     if first in REX:
@@ -75,14 +80,14 @@ x86_only = pytest.mark.skipif(len(LEVELS) == 1, reason="levels are of x86-64")
 
 
 @x86_only
-@pytest.mark.parametrize("level", ["portable", "avx2"])
+@pytest.mark.parametrize("level", LEVELS[:-1])
 def test_instructions_are_of_the_level(level: str) -> None:
     found = beyond(level, library(level))
     assert not found, f"{len(found)} instructions, such as {found[:10]}"
 
 
 @x86_only
-@pytest.mark.parametrize(("level", "higher"), [("portable", "avx2"), ("portable", "avx512"), ("avx2", "avx512")])
+@pytest.mark.parametrize(("level", "higher"), list(itertools.combinations(LEVELS, 2)))
 def test_instructions_of_a_higher_level_are_found(level: str, higher: str) -> None:
     assert beyond(level, library(higher))
 
@@ -102,11 +107,13 @@ def test_instructions_of_a_higher_level_are_found(level: str, higher: str) -> No
         ("62 f1 74 48 58 c2", "vaddps %zmm2,%zmm1,%zmm0", "portable avx2"),
         ("62 b1 74 28 58 c2", "vaddps %ymm18,%ymm1,%ymm0", "portable avx2"),
         ("67 62 f1 7c 48 10 00", "vmovups (%eax),%zmm0", "portable avx2"),
+        ("c4 e2 6a 5c c1", "tdpbf16ps %tmm2,%tmm1,%tmm0", "portable avx2 avx512"),
+        ("c4 e2 78 49 c0", "tilerelease", "portable avx2 avx512"),
     ],
 )
 def test_instructions_that_are_told_apart(code: str, text: str, levels: str) -> None:
     encoded = [int(byte, 16) for byte in code.split()]
-    assert [level for level in ("portable", "avx2") if is_beyond(level, encoded, text)] == levels.split()
+    assert [level for level in ("portable", "avx2", "avx512") if is_beyond(level, encoded, text)] == levels.split()
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads ELF files")

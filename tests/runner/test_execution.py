@@ -3,9 +3,13 @@
 import pytest
 
 from pelton.config import EngineArgs
+from pelton.loader import open_checkpoint
+from pelton.loader.weights import formats_by_size
+from pelton.models import create_model
 from pelton.ops.interpreter import NumpyBackend
 from pelton.runner import execution
-from pelton.runner.execution import choose_target, start_backend
+from pelton.runner.execution import choose_quantization, choose_target, start_backend
+from tests.support.tiny_llama import tiny_llama
 
 
 class Native(NumpyBackend):
@@ -25,11 +29,42 @@ FORMATS = {
 
 @pytest.mark.parametrize("given", FORMATS, ids=str)
 def test_formats(given):
+    checkpoint = open_checkpoint(tiny_llama())
     args = EngineArgs.create(block_size=5, **dict(given))
     for backend, expected in zip((NumpyBackend(), Native()), FORMATS[given], strict=True):
-        target = choose_target(args, backend)
+        target = choose_target(args, backend, checkpoint)
         assert (target.weight_format, target.kv_cache_dtype) == expected
         assert (target.backend, target.block_size) == (backend, 5)
+
+
+QUANTIZED = {
+    (): ("none", "stored"),
+    (("dtype", "bfloat16"),): ("none", "none"),
+    (("quantization", "none"),): ("none", "none"),
+    (("quantization", "int8"),): ("int8", "int8"),
+    (("quantization", "int4"), ("dtype", "bfloat16")): ("int4", "int4"),
+}
+"""Arguments -> choice with numpy, and with native kernels."""
+
+
+@pytest.mark.parametrize("given", QUANTIZED, ids=str)
+def test_quantization(given):
+    args = EngineArgs.create(**dict(given))
+    assert (choose_quantization(args, NumpyBackend()), choose_quantization(args, Native())) == QUANTIZED[given]
+
+
+def test_weights_of_smollm2():
+    """The file has Q4_1 in its layers, and Q8_0 in its embedding."""
+    checkpoint = open_checkpoint("smollm2")
+    for given in ({}, {"quantization": "int4"}):
+        target = choose_target(EngineArgs.create(**given), Native(), checkpoint)
+        assert (target.activation_dtype, target.kv_cache_dtype) == ("bfloat16", "bfloat16")
+        formats = {name: p.format for name, p in create_model(checkpoint.config, target).parameters().items()}
+        assert formats["embed_tokens"] == "int8"
+        assert {formats[name] for name in formats if "attention." in name or "mlp." in name} == {"int4"}
+    target = choose_target(EngineArgs.create(quantization="int8"), NumpyBackend(), checkpoint)
+    parameters = create_model(checkpoint.config, target).parameters().values()
+    assert formats_by_size(parameters) == ["int8", "fp32"]
 
 
 @pytest.fixture

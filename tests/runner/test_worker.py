@@ -92,7 +92,15 @@ def test_a_start_that_fails_closes_the_backend(closed, monkeypatch, culprit, mes
 def test_kernels_and_formats_are_named_at_the_start(caplog):
     with caplog.at_level("INFO", logger="pelton"):
         LLM(model=tiny_llama(), max_model_len=64, dtype="bfloat16", kv_cache_dtype="float32")
-    assert "Kernels: numpy; weights in bf16, keys and values in float32" in caplog.messages
+    assert "Kernels: numpy; weights in bf16 (quantization: none), keys and values in float32" in caplog.messages
+
+
+@pytest.mark.usefixtures("closed")
+def test_quantized_weights_are_named_the_larger_first(caplog):
+    with caplog.at_level("INFO", logger="pelton"):
+        LLM(model=tiny_llama(), max_model_len=64, quantization="int4")
+    line = "Kernels: numpy; weights in int8 and int4 (quantization: int4), keys and values in bfloat16"
+    assert line in caplog.messages, "the embedding is the larger part"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -198,10 +198,9 @@ class PoisoningPool(BlockPool):
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         super().__init__(num_blocks, num_groups)
         self.poison = lambda block: None
-        order = np.random.default_rng(7).permutation(np.arange(1, num_blocks))
-        for block_id in order.tolist():
-            self._free.remove(self.blocks[block_id])
-            self._free.append(self.blocks[block_id])
+        fresh = [self.make_block() for _ in range(self.num_unused)]
+        for index in np.random.default_rng(7).permutation(len(fresh)).tolist():
+            self._free.append(fresh[index])
 
     def allocate(self) -> Block:
         block = super().allocate()

@@ -40,12 +40,9 @@ def native_backend(level: str, num_threads: int = 2, **options: bool) -> CPUBack
 def to_native(backend: Backend, argument: Any) -> Any:
     """A weight or cache of the references' layout -> the backend's."""
     if isinstance(argument, PackedLinear):
-        rows = argument.widened()
-        if argument.gated:
-            gate, up = np.split(rows, 2)
-            parts = [np.ascontiguousarray(gate), np.ascontiguousarray(up)]
-        else:
-            parts = [rows]
+        rows = argument.int4_rows() if argument.format == "int4" else argument.widened()
+        cut = argument.out_features
+        parts = [rows[:cut], rows[cut:]] if argument.gated else [rows]
         return backend.pack_linear(parts, argument.bias, weight_format=argument.format, gated=argument.gated)
     if isinstance(argument, KVCacheLayer):
         layer = KVCacheLayer(

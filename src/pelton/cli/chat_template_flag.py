@@ -2,12 +2,11 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pelton.engine.chat import render_chat
-from pelton.engine.input_processor import TokensPrompt
-from pelton.tokenizer import Tokenizer
-from pelton.tokenizer.chat_template import ChatTemplate, MissingChatTemplateError, read_chat_template
+if TYPE_CHECKING:
+    from pelton.engine.input_processor import TokensPrompt
+    from pelton.tokenizer import Tokenizer
 
 
 def add_chat_template_flag(parser: argparse.ArgumentParser, needs: str = "") -> None:
@@ -23,15 +22,21 @@ def given_chat_template(given: str | None) -> str | None:
     """The template's text. Raises ValueError, before there is a model, for what cannot be read or is not valid."""
     if given is None:
         return None
+    from pelton.tokenizer.chat_template import ChatTemplate
+    from pelton.tokenizer.template_text import read_chat_template
+
     text, path = read_chat_template(given)
     ChatTemplate(text, special_tokens={}, path=path)
     return text
 
 
 def render_messages(
-    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], chat_template: str | None
-) -> TokensPrompt:
+    tokenizer: "Tokenizer", messages: Sequence[Mapping[str, Any]], chat_template: str | None
+) -> "TokensPrompt":
     """`render_chat`, with the remedy that a command has for a model without a template."""
+    from pelton.engine.chat import render_chat
+    from pelton.tokenizer.template_text import MissingChatTemplateError
+
     try:
         return render_chat(tokenizer, messages, chat_template=chat_template)
     except MissingChatTemplateError as error:

@@ -2,14 +2,12 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pelton.cli import jsonl_batch
 from pelton.cli.chat_template_flag import add_chat_template_flag, given_chat_template, render_messages
 from pelton.cli.figures import Figures
-from pelton.cli.jsonl_files import empty, open_files
 from pelton.cli.loading import load_engine
 from pelton.cli.messages import complain, note
 from pelton.cli.parser import CommandParser
@@ -17,13 +15,21 @@ from pelton.cli.prompts import NamedPrompt, read_prompts
 from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
-from pelton.engine.input_processor import Prompt
-from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from pelton.engine.input_processor import Prompt
+    from pelton.engine.llm_engine import LLMEngine
 
 MAX_TOKENS = 256
 """Default where neither the model nor the user says anything."""
 
+_JSONL_HELP = (
+    "requests in JSON lines, - for standard input: objects with prompt, prompt_token_ids or messages, and optionally "
+    "id, cache_salt, priority and sampling parameters by their names, for which the flags are defaults; answers come "
+    "as JSON lines, in the same order"
+)
+_OUTPUT_HELP = "where --jsonl writes, instead of to standard output; what the file has is overwritten"
 _ONLY_WITH_JSONL = ("logprobs", "prompt_logprobs")
 
 
@@ -54,8 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", metavar="TEXT", help="system message before each prompt; with --chat")
     add_chat_template_flag(parser, "; with --chat or --jsonl")
-    parser.add_argument("--jsonl", metavar="FILE", help=jsonl_batch.INPUT_HELP)
-    parser.add_argument("--output", metavar="FILE", help=jsonl_batch.OUTPUT_HELP)
+    parser.add_argument("--jsonl", metavar="FILE", help=_JSONL_HELP)
+    parser.add_argument("--output", metavar="FILE", help=_OUTPUT_HELP)
     add_sampling_flags(parser, max_tokens_default=str(MAX_TOKENS))
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
@@ -71,20 +77,29 @@ def run(options: argparse.Namespace) -> int:
         _check_plain(options, given)
     chat_template = given_chat_template(options.chat_template)
     if options.jsonl is not None:
-        with open_files(options.jsonl, options.output) as (source, target):
-            engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
-            empty(target)
-            return jsonl_batch.run(
-                engine,
-                source,
-                target,
-                defaults,
-                chat_template=chat_template,
-                max_in_engine=2 * args.scheduler.max_num_seqs,
-            )
+        return _answer_lines(args, given, options, chat_template)
     prompts = read_prompts(options.prompts, options.files)
     engine, params = load_engine(args, given, max_tokens=MAX_TOKENS)
     return _print_answers(engine, prompts, params, options, chat_template)
+
+
+def _answer_lines(
+    args: EngineArgs, given: Mapping[str, Any], options: argparse.Namespace, chat_template: str | None
+) -> int:
+    from pelton.cli import jsonl_batch
+    from pelton.cli.jsonl_files import empty, open_files
+
+    with open_files(options.jsonl, options.output) as (source, target):
+        engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
+        empty(target)
+        return jsonl_batch.run(
+            engine,
+            source,
+            target,
+            defaults,
+            chat_template=chat_template,
+            max_in_engine=2 * args.scheduler.max_num_seqs,
+        )
 
 
 def _check_plain(options: argparse.Namespace, given: Mapping[str, Any]) -> None:
@@ -108,7 +123,7 @@ def _refuse(reason: str, options: argparse.Namespace, *names: str) -> None:
 
 
 def _print_answers(
-    engine: LLMEngine,
+    engine: "LLMEngine",
     prompts: list[NamedPrompt],
     params: SamplingParams,
     options: argparse.Namespace,

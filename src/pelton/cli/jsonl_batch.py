@@ -15,13 +15,6 @@ from pelton.core.outputs import RequestOutput
 from pelton.engine.llm_engine import LLMEngine
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 
-INPUT_HELP = (
-    "requests in JSON lines, - for standard input: objects with prompt, prompt_token_ids or messages, and optionally "
-    "id, cache_salt, priority and sampling parameters by their names, for which the flags are defaults; answers come "
-    "as JSON lines, in the same order"
-)
-OUTPUT_HELP = "where --jsonl writes, instead of to standard output; what the file has is overwritten"
-
 UNWRITTEN_PER_RUNNING = 16
 """Answers that wait for an earlier one, at most: so many times the sequences that may be in the engine."""
 

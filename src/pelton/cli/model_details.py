@@ -10,15 +10,15 @@ from pelton.kv.groups import group_layers
 from pelton.kv.managers import blocks_for
 from pelton.layers import Target
 from pelton.loader import Checkpoint, load_weights
+from pelton.loader.weights import formats_by_size
 from pelton.models import create_model, record_backbone
 from pelton.ops import Program
 from pelton.ops.interpreter import NumpyBackend
-from pelton.ops.packed_linear import FORMAT_DTYPES
-from pelton.runner.execution import choose_target, start_backend
+from pelton.runner.execution import choose_target, start_backend, target_for
 from pelton.sampling import record_head, record_scorer
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
-from pelton.tokenizer.chat_template import MissingChatTemplateError
+from pelton.tokenizer.template_text import MissingChatTemplateError
 
 
 def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
@@ -30,7 +30,8 @@ def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     return [
         ("model", checkpoint.name),
         ("path", str(checkpoint.path)),
-        ("size", f"{size_text(checkpoint.num_bytes)} on disk; in memory {_sizes(config)}"),
+        ("size", f"{size_text(checkpoint.num_bytes)} on disk"),
+        ("in memory", _sizes(checkpoint)),
         ("architecture", config.architecture),
         ("parameters", f"{num_parameters / 1e6:.1f} M"),
         ("layers", str(config.num_layers)),
@@ -50,7 +51,7 @@ def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
     config, args = checkpoint.config, EngineArgs()
     max_blocks = blocks_for(config.max_position_embeddings, args.cache.block_size)
     with closing(start_backend(args.execution)) as backend:
-        model = create_model(config, choose_target(args, backend))
+        model = create_model(config, choose_target(args, backend, checkpoint))
         load_weights(model.parameters(), checkpoint, progress=progress)
         groups = layer_groups(group_layers(model.kv_specs()))
         return [
@@ -64,12 +65,19 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _sizes(config: DecoderConfig) -> str:
-    """What the weights take, for each `dtype`."""
+def _sizes(checkpoint: Checkpoint) -> str:
+    """What the weights take, for each `dtype` and `quantization`."""
+    choices = {"float32": "none", "bfloat16": "none", "int8": "int8", "int4": "int4", "stored": "stored"}
     texts = []
-    for weight_format, dtype in FORMAT_DTYPES.items():
-        parameters = create_model(config, Target(NumpyBackend(), weight_format)).parameters().values()
-        texts.append(f"{size_text(sum(parameter.num_bytes for parameter in parameters))} as {dtype}")
+    for name, quantization in choices.items():
+        target = target_for(quantization, name, NumpyBackend(), checkpoint)
+        parameters = create_model(checkpoint.config, target).parameters().values()
+        size = size_text(sum(parameter.num_bytes for parameter in parameters))
+        formats = formats_by_size(parameter for parameter in parameters if len(parameter.shape) == 2)
+        if name != "stored":
+            texts.append(f"{size} as {name}")
+        elif formats != ["bf16"]:
+            texts.append(f"{size} as stored ({' and '.join(formats)})")
     return ", ".join(texts)
 
 

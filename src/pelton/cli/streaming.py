@@ -1,16 +1,21 @@
 """Texts of several requests on standard output, in the order of their prompts."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pelton.cli.messages import show
 from pelton.core.outputs import RequestOutput
-from pelton.engine.llm_engine import LLMEngine
+
+if TYPE_CHECKING:
+    from pelton.engine.llm_engine import LLMEngine
 
 Choice = tuple[str, int]
 """Request id and index of one of its outputs."""
 
 
-def print_in_order(engine: LLMEngine, headings: dict[Choice, str], on_output: Callable[[RequestOutput], None]) -> None:
+def print_in_order(
+    engine: "LLMEngine", headings: dict[Choice, str], on_output: Callable[[RequestOutput], None]
+) -> None:
     """Print the outputs as they grow: the first unfinished one live, later ones in their turn.
 
     `headings` has every expected output, in the order in which they are to be printed, with the line before it.

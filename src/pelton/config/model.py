@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from pelton.checks import check_integer
-from pelton.config.options import check_dtype, dtype_option, option
+from pelton.config.options import check_dtype, check_quantization, dtype_option, option, quantization_option
 
 _REVISION = re.compile(r"(?!/)(?!.*\.\.)\S+")
 """Git's names, roughly; none of them leads out of the folder in which a cache keeps them."""
@@ -26,6 +26,11 @@ class ModelConfig:
         "Number format of the weights and of what goes into linear layers; sums are float32. float32, bfloat16 "
         "(half the memory), or auto: bfloat16 with the native kernels, float32 without them.",
     )
+    quantization: str = quantization_option(
+        "Weights in fewer bits than dtype says, with inputs in bfloat16: int8, int4 (embedding and head in int8), "
+        "none, or auto: of a GGUF file, each weight in as many bits as it is stored in, 4 or 8, if dtype is auto and "
+        "the kernels are native; else none.",
+    )
     max_model_len: int | None = option(
         None,
         "Longest request, prompt and output, in tokens. Default: the model's context length, "
@@ -39,5 +44,11 @@ class ModelConfig:
         if self.revision is not None and not (isinstance(self.revision, str) and _REVISION.fullmatch(self.revision)):
             raise ValueError(f"revision must be a branch, a tag or a commit, got {self.revision!r}")
         check_dtype("dtype", self.dtype)
+        check_quantization("quantization", self.quantization)
+        if self.quantization in ("int8", "int4") and self.dtype == "float32":
+            raise ValueError(
+                f"quantization is {self.quantization!r}, but dtype is 'float32', and inputs of quantized weights are "
+                "bfloat16; leave dtype out, or set quantization to none"
+            )
         if self.max_model_len is not None:
             check_integer("max_model_len", self.max_model_len, low=2)  # a prompt and an output

@@ -9,6 +9,7 @@ from pelton.error_text import shown
 _T = TypeVar("_T")
 
 DTYPES = ("auto", "float32", "bfloat16")
+QUANTIZATIONS = ("auto", "none", "int8", "int4")
 _REMEDIES = dict.fromkeys(("float16", "half"), "; bfloat16 takes as little memory") | {"float": "; write float32"}
 """Other spellings and formats that users of other engines know."""
 
@@ -32,6 +33,20 @@ def check_dtype(name: str, value: Any) -> None:
     if not isinstance(value, str) or value not in DTYPES:
         remedy = _REMEDIES.get(value, "") if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(DTYPES)}, got {shown(value)}{remedy}")
+
+
+def quantization_option(doc: str) -> str:
+    """A field that takes one of `QUANTIZATIONS`, checked by `check_quantization`."""
+    return option("auto", doc, metavar=f"{{{','.join(QUANTIZATIONS)}}}")
+
+
+def check_quantization(name: str, value: Any) -> None:
+    """Raise ValueError unless it is one of `QUANTIZATIONS`."""
+    if not isinstance(value, str) or value not in QUANTIZATIONS:
+        raise ValueError(
+            f"{name} must be one of {', '.join(QUANTIZATIONS)}, got {shown(value)}; auto takes the weights of a GGUF "
+            "file as they are stored"
+        )
 
 
 def check_positive(section: object, *names: str) -> None:

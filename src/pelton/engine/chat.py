@@ -8,7 +8,7 @@ from pelton.engine.input_processor import TokensPrompt
 from pelton.error_text import shown
 from pelton.loader.text_files import parse_json
 from pelton.tokenizer import Tokenizer
-from pelton.tokenizer.chat_template import check_messages
+from pelton.tokenizer.messages import check_messages
 
 _ARGUMENTS = frozenset(signature(Tokenizer.apply_chat_template).parameters) - {"extras"}
 """Names that are no variables of a template."""

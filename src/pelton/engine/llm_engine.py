@@ -1,6 +1,7 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -63,9 +64,12 @@ class LLMEngine:
                 raise ValueError(f"{error}; generation_config='none' goes without") from None
         config = checkpoint.config
         max_model_len = requested_model_len(args, config.max_position_embeddings)
-        tokenizer = load_tokenizer(checkpoint)
-        worker = CPUWorker(args, checkpoint, progress=progress)
+        with ThreadPoolExecutor(1, "pelton-tokenizer") as beside:
+            # While weights are read and packed, for the most part without Python's lock.
+            loading = beside.submit(load_tokenizer, checkpoint)
+            worker = CPUWorker(args, checkpoint, progress=progress)
         try:
+            tokenizer = loading.result()
             core = EngineCore(args, UniprocExecutor(worker), max_model_len)
             input_processor = InputProcessor(
                 args,

@@ -1,6 +1,6 @@
 """From the sampling parameters that users write to those that the engine core takes: checks, bad words as ids."""
 
-import secrets
+import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -10,9 +10,11 @@ import msgspec
 from pelton.config import SamplingConfig
 from pelton.error_text import described, listed, message_of, shown
 from pelton.sampling.logits_processor import LogitsProcessor
-from pelton.sampling_params import MAX_BAD_WORDS, SEED_LIMIT, SamplingParams
+from pelton.sampling_params import MAX_BAD_WORDS, SamplingParams
 from pelton.tokenizer import Tokenizer
 
+_SEED_BYTES = 8
+"""Whatever is in them is below `SEED_LIMIT`."""
 _LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words")
 
 
@@ -121,7 +123,7 @@ def _own_copy(params: SamplingParams) -> SamplingParams:
     copies = {name: list(value) for name in _LISTS if isinstance(value := getattr(params, name), list | tuple)}
     if isinstance(params.stop, list | tuple):
         copies["stop"] = list(params.stop)
-    seed = secrets.randbelow(SEED_LIMIT) if params.seed is None else params.seed
+    seed = int.from_bytes(os.urandom(_SEED_BYTES)) if params.seed is None else params.seed
     return msgspec.structs.replace(params, seed=seed, **copies)
 
 

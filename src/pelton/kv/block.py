@@ -45,6 +45,12 @@ class FreeBlockQueue:
         self._tail.previous = self._head
         self.size = 0
 
+    @property
+    def first(self) -> Block | None:
+        """The block that is reused first; None if there is none."""
+        block = self._head.next
+        return None if block is self._tail else block
+
     def pop_first(self) -> Block:
         """Take the block that has been free the longest. The caller has checked that there is one."""
         block = self._head.next

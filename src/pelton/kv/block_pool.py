@@ -11,16 +11,16 @@ class BlockPool:
     """Every block is the null block, referenced, or free; free blocks may still be findable.
 
     A findable block leaves the prefix map only when it is popped for reuse, so the cache evicts the least
-    recently used prefix, its end first.
+    recently used prefix, its end first. Blocks come into being when they are first needed: there may be 100,000, and
+    a short life needs few.
     """
 
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         self.num_blocks = num_blocks
-        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.blocks = [Block(NULL_BLOCK_ID)]
+        """By id; those with higher ids have never been used, and are free."""
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self._free = FreeBlockQueue()
-        for block in self.blocks[1:]:
-            self._free.append(block)
         self.prefix_maps: list[dict[BlockKey, Block]] = [{} for _ in range(num_groups)]
         """Per group: what is findable, free or not."""
 
@@ -31,14 +31,29 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        return self._free.size
+        return self._free.size + self.num_unused
+
+    @property
+    def num_unused(self) -> int:
+        """Free blocks that have never been used."""
+        return self.num_blocks - len(self.blocks)
 
     def allocate(self) -> Block:
         """Take a block for new content. The caller has checked `num_free`."""
-        block = self._free.pop_first()
+        first = self._free.first
+        if self.num_unused and (first is None or first.key is not None):
+            block = self.make_block()
+        else:
+            block = self._free.pop_first()
         if block.key is not None:
             self.evict_block(block)
         block.ref_count = 1
+        return block
+
+    def make_block(self) -> Block:
+        """The next of those that have never been used."""
+        block = Block(len(self.blocks))
+        self.blocks.append(block)
         return block
 
     def touch(self, block: Block) -> None:
@@ -51,7 +66,7 @@ class BlockPool:
         """Drop one reference of each block; those that nobody holds become free.
 
         Among findable blocks, those given first are reused first. Blocks that nobody can find hold nothing of
-        value and are reused before any of them.
+        value and are reused before any of them; so are those that have never been used.
         """
         for block in blocks:
             block.ref_count -= 1
@@ -91,7 +106,7 @@ class BlockPool:
         for block in holders:
             if block is not self.null_block:
                 held[block.id] = held.get(block.id, 0) + 1
-        free = {block.id for block in islice(self._free, self.num_blocks)}  # a damaged queue may be a circle
+        free = {block.id for block in islice(self._free, len(self.blocks))}  # a damaged queue may be a circle
         if len(free) != self._free.size:
             problems.append(f"free queue counts {self._free.size} blocks and has {len(free)}")
         if NULL_BLOCK_ID in free or self.null_block.ref_count or self.null_block.key is not None:

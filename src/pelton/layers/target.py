@@ -1,10 +1,11 @@
 """What a model is built for."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pelton.core.kv_spec import DTYPE_BYTES
 from pelton.ops.backend import Backend
-from pelton.ops.packed_linear import FORMAT_DTYPES
+from pelton.ops.packed_linear import FORMATS, widest
 
 
 @dataclass(frozen=True)
@@ -16,15 +17,18 @@ class Target:
 
     backend: Backend
     weight_format: str = "fp32"
-    """`fp32` or `bf16`: of the weights of linear layers, embedding and head included."""
+    """Of the weights of linear layers, embedding and head included; one of `FORMATS`."""
     kv_cache_dtype: str = "float32"
     """`float32` or `bfloat16`."""
     block_size: int = 16
     """Tokens per KV-cache block."""
+    part_format: Callable[[str], str] | None = None
+    """Name of a weight, or of a part of one -> its format, where they are not all in `weight_format`. All formats have
+    the same dtype of inputs."""
 
     def __post_init__(self) -> None:
-        if self.weight_format not in FORMAT_DTYPES:
-            raise ValueError(f"unknown weight format {self.weight_format!r}; there are: {', '.join(FORMAT_DTYPES)}")
+        if self.weight_format not in FORMATS:
+            raise ValueError(f"unknown weight format {self.weight_format!r}; there are: {', '.join(FORMATS)}")
         if self.kv_cache_dtype not in DTYPE_BYTES:
             known = ", ".join(DTYPE_BYTES)
             raise ValueError(f"unknown dtype {self.kv_cache_dtype!r} of the KV cache; there are: {known}")
@@ -32,4 +36,12 @@ class Target:
     @property
     def activation_dtype(self) -> str:
         """Of what goes into linear layers."""
-        return FORMAT_DTYPES[self.weight_format]
+        return FORMATS[self.weight_format].input_dtype
+
+    def format_of(self, parts: Sequence[str]) -> str:
+        """Of a weight that is made of these parts: the widest that one of them needs."""
+        if self.part_format is None:
+            return self.weight_format
+        weight_format = widest([self.part_format(part) for part in parts])
+        assert FORMATS[weight_format].input_dtype == self.activation_dtype, f"{parts} in {weight_format}"
+        return weight_format

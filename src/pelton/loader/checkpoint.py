@@ -11,13 +11,9 @@ from pelton.error_text import listed
 from pelton.loader.aliases import known_aliases
 from pelton.loader.gguf.config import read_gguf_config
 from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
-from pelton.loader.hf.config import read_hf_config
 from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, read_weight_map, shards
-from pelton.loader.hf.generation_config import read_generation_defaults
-from pelton.loader.hf.hub import fetch_model, parse_hub_id
-from pelton.loader.hf.safetensors_file import SafetensorsFile
 from pelton.loader.model_files import PICKLE
-from pelton.ops.arrays import Float32
+from pelton.loader.stored_tensor import StoredTensor
 
 
 class Checkpoint(ABC):
@@ -46,12 +42,8 @@ class Checkpoint(ABC):
         """Names of all tensors, as this format spells them."""
 
     @abstractmethod
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, outermost dimension first."""
-
-    @abstractmethod
-    def read(self, name: str) -> Float32:
-        """A tensor as float32, possibly read-only. Raises ValueError for a type that Pelton cannot read."""
+    def tensor(self, name: str) -> StoredTensor:
+        """One of them."""
 
 
 class GGUFCheckpoint(Checkpoint):
@@ -76,11 +68,8 @@ class GGUFCheckpoint(Checkpoint):
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._file.tensors)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._file.tensors[name].shape
-
-    def read(self, name: str) -> Float32:
-        return self._file.read(name)
+    def tensor(self, name: str) -> StoredTensor:
+        return self._file.tensor(name)
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -89,6 +78,10 @@ class SafetensorsCheckpoint(Checkpoint):
     format = "hf"
 
     def __init__(self, path: Path, name: str | None = None) -> None:
+        # Modules of one format are loaded for its models only.
+        from pelton.loader.hf.config import read_hf_config
+        from pelton.loader.hf.safetensors_file import SafetensorsFile
+
         super().__init__(path, name)
         names = {entry.name for entry in path.iterdir()}
         check_has_weights(path, names)
@@ -119,16 +112,15 @@ class SafetensorsCheckpoint(Checkpoint):
             raise ValueError(f"{self.path / INDEX} does not name {listed(unnamed)}, which its files hold")
 
     def generation_defaults(self) -> dict[str, float | int]:
+        from pelton.loader.hf.generation_config import read_generation_defaults
+
         return read_generation_defaults(self.path)
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._files)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._files[name].tensors[name].shape
-
-    def read(self, name: str) -> Float32:
-        return self._files[name].read(name)
+    def tensor(self, name: str) -> StoredTensor:
+        return self._files[name].tensor(name)
 
 
 def open_checkpoint(model: str, revision: str | None = None, *, progress: bool = False) -> Checkpoint:
@@ -153,6 +145,8 @@ def open_checkpoint(model: str, revision: str | None = None, *, progress: bool =
             return found
     except OSError as error:
         raise ValueError(f"the model {model!r} cannot be read: {error.strerror}") from None
+    from pelton.loader.hf.hub import fetch_model, parse_hub_id
+
     hub_id = parse_hub_id(model)
     if hub_id is None:
         raise ValueError(

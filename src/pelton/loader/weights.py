@@ -2,35 +2,32 @@
 
 import logging
 import math
-import re
 import time
-import tomllib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from fnmatch import fnmatchcase
-from functools import cache
-from importlib import resources
-from typing import Literal, Protocol
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
-from tqdm import tqdm
 
-from pelton.config import DecoderConfig
 from pelton.error_text import listed
 from pelton.loader.checkpoint import Checkpoint
+from pelton.loader.name_maps import WeightNames
+from pelton.loader.parameter_tensor import ParameterTensor
 from pelton.ops.arrays import Float32
+from pelton.ops.packed_linear import Int4Rows, Rows
 
 logger = logging.getLogger(__name__)
 
 _NUM_READERS = 2
 """Threads that read and dequantize beside the one that packs."""
-_MAX_BYTES_AHEAD = 256 << 20
-"""Read and not yet used; a tensor that is larger comes alone."""
-
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+_PIECE_ELEMENTS = 2**19
+"""Of a matrix that are read at a time: 2 MiB of float32."""
+_ROW_STEP = 48
+"""Rows of a piece are a multiple of this, if there are so many: native kernels pack as many into a panel."""
+_BAR_DELAY = 2.0
+"""Seconds after which loading shows a bar."""
 
 
 class Parameter(Protocol):
@@ -50,81 +47,36 @@ class Parameter(Protocol):
     def num_bytes(self) -> int:
         """What that takes."""
 
-    def load(self, array: Float32) -> None: ...
+    def load(self, rows: Rows) -> None:
+        """Take all of a vector, or the next rows of a matrix, in four bits only if the format is `int4`."""
 
 
-_Format = Literal["gguf", "hf"]
+class _Piece(NamedTuple):
+    """Some of a parameter, read ahead."""
 
-
-class _Map(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of weight_names/."""
-
-    based_on: str | None = None
-    """Another map, which holds where this one says nothing else."""
-    names: dict[str, dict[_Format, str]] = {}
-    interleaved: dict[_Format, dict[str, str]] = {}
-    minus_one: dict[_Format, list[str]] = {}
-    ignored: dict[_Format, list[str]] = {}
-    copies_if_tied: dict[_Format, dict[str, str]] = {}
-
-
-class WeightNames:
-    """How one checkpoint format names and stores the parameters of one architecture."""
-
-    def __init__(self, config: DecoderConfig, checkpoint_format: _Format) -> None:
-        self._config = config
-        self._names: dict[str, str] = {}
-        self._interleaved: dict[str, str] = {}
-        self._minus_one: set[str] = set()
-        self._ignored: set[str] = set()
-        self.copies: dict[str, str] = {}
-        """Tensor that may be there, and must then equal a parameter's -> that parameter."""
-        for weight_map in _read_maps(config.architecture):
-            self._names |= {
-                pattern: names[checkpoint_format]
-                for pattern, names in weight_map.names.items()
-                if checkpoint_format in names
-            }
-            self._interleaved |= weight_map.interleaved.get(checkpoint_format, {})
-            self._minus_one.update(weight_map.minus_one.get(checkpoint_format, ()))
-            self._ignored.update(weight_map.ignored.get(checkpoint_format, ()))
-            if config.tie_word_embeddings:
-                self.copies |= weight_map.copies_if_tied.get(checkpoint_format, {})
-
-    def foreign(self, name: str) -> str:
-        """The checkpoint's name of a parameter. Raises KeyError for a parameter that is not in the map."""
-        pattern, layer = _split_layer(name)
-        return self._names[pattern].replace("{i}", layer)
-
-    def restore(self, name: str, array: Float32) -> Float32:
-        """A parameter's tensor as the model wants it, from what this format stores."""
-        pattern, _ = _split_layer(name)
-        if (field := self._interleaved.get(pattern)) is not None:
-            array = deinterleave(array, int(getattr(self._config, field)))
-        if pattern in self._minus_one:
-            array = array + np.float32(1.0)
-        return array
-
-    def is_ignored(self, foreign: str) -> bool:
-        return foreign in self.copies or any(fnmatchcase(foreign, pattern) for pattern in self._ignored)
+    parameter: Parameter
+    is_last: bool
+    rows: Future[Rows]
 
 
 def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *, progress: bool = False) -> None:
-    """Fill every parameter from the checkpoint, and use every tensor of it.
+    """Fill every parameter from the checkpoint, in pieces, and use every tensor of it.
 
     Raises one ValueError that lists what is missing, left over or of another shape, before anything is loaded, and
-    one for a tensor that cannot be read or used.
+    one for a tensor that cannot be read or used. With `progress`, a bar is shown once this has taken a while.
     """
     started = time.perf_counter()
     names = WeightNames(checkpoint.config, checkpoint.format)
     _check(parameters, checkpoint, names)
     _check_copies(checkpoint, names)
-    arrays = _read_ahead(parameters.values(), checkpoint, names)
-    with closing(arrays), tqdm(total=len(parameters), desc="Loading weights", disable=not progress) as bar:
-        for parameter, array in zip(parameters.values(), arrays, strict=True):
-            with _named(checkpoint, names.foreign(parameter.name)):
-                parameter.load(array)
-            bar.update()
+    pieces = _read_ahead(parameters.values(), checkpoint, names)
+    with closing(pieces), _bar(len(parameters), progress) as bar:
+        for piece in pieces:
+            rows = piece.rows.result()
+            with _named(checkpoint, names.foreign(piece.parameter.name)):
+                piece.parameter.load(rows)
+            if piece.is_last and bar is not None:
+                bar.update()
     logger.info(
         "Loaded %s: %s, %.4g M parameters, %.4g MB on disk, %.4g MB as %s, in %.2f s",
         checkpoint.name,
@@ -132,39 +84,66 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
         sum(math.prod(parameter.shape) for parameter in parameters.values()) / 1e6,
         checkpoint.num_bytes / 1e6,
         sum(parameter.num_bytes for parameter in parameters.values()) / 1e6,
-        " and ".join(sorted({parameter.format for parameter in parameters.values()})),
+        " and ".join(formats_by_size(parameters.values())),
         time.perf_counter() - started,
     )
 
 
+def formats_by_size(parameters: Iterable[Parameter]) -> list[str]:
+    """Of all parameters, the one that takes the most memory first."""
+    sizes: dict[str, int] = {}
+    for parameter in parameters:
+        sizes[parameter.format] = sizes.get(parameter.format, 0) + parameter.num_bytes
+    return sorted(sizes, key=lambda weight_format: -sizes[weight_format])
+
+
+def _bar(num_parameters: int, progress: bool) -> AbstractContextManager[Any]:
+    """A bar to be updated, or None."""
+    if not progress:
+        return nullcontext()
+    from tqdm import tqdm
+
+    bar: AbstractContextManager[Any] = tqdm(total=num_parameters, desc="Loading weights", delay=_BAR_DELAY)
+    return bar
+
+
 def _read_ahead(
     parameters: Iterable[Parameter], checkpoint: Checkpoint, names: WeightNames
-) -> Generator[Float32, None, None]:
-    """The parameters' arrays, in order. While one is used, other threads read the next few."""
-
-    def read(name: str) -> Float32:
-        foreign = names.foreign(name)
-        array = names.restore(name, checkpoint.read(foreign))
-        with _named(checkpoint, foreign):
-            _check_finite(array)
-        return array
-
-    pending: deque[Future[Float32]] = deque()
-    sizes: deque[int] = deque()  # in bytes, of those pending
+) -> Generator[_Piece, None, None]:
+    """The parameters' pieces, in order. While one is used, other threads read the next few."""
+    pending: deque[_Piece] = deque()
     pool = ThreadPoolExecutor(_NUM_READERS, "pelton-loader")
     try:
         for parameter in parameters:
-            size = 4 * math.prod(parameter.shape)
-            # As long as there is room for this one, the first of those before it need not be waited for.
-            while pending and (len(pending) > _NUM_READERS or sum(sizes) + size > _MAX_BYTES_AHEAD):
-                yield pending.popleft().result()
-                sizes.popleft()
-            pending.append(pool.submit(read, parameter.name))
-            sizes.append(size)
+            tensor = names.tensor(parameter.name, checkpoint)
+            for start, stop in _cuts(parameter.shape):
+                if len(pending) > _NUM_READERS:
+                    yield pending.popleft()
+                rows = pool.submit(_read, checkpoint, tensor, start, stop, parameter.format)
+                pending.append(_Piece(parameter, stop == parameter.shape[0], rows))
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _cuts(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """First row and end of each piece; a vector is one."""
+    num_rows = shape[0]
+    step = num_rows
+    if len(shape) == 2:
+        step = max(_PIECE_ELEMENTS // shape[1], 1)
+        step = max(step // _ROW_STEP * _ROW_STEP, min(step, _ROW_STEP))
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)
+
+
+def _read(checkpoint: Checkpoint, tensor: ParameterTensor, start: int, stop: int, weight_format: str) -> Rows:
+    rows = tensor.read_rows(start, stop, weight_format) if len(tensor.shape) == 2 else tensor.read()
+    if not isinstance(rows, Int4Rows):  # whose scales are checked where they are read
+        with _named(checkpoint, tensor.stored.name):
+            _check_finite(rows)
+    return rows
 
 
 @contextmanager
@@ -176,23 +155,13 @@ def _named(checkpoint: Checkpoint, tensor: str) -> Iterator[None]:
         raise ValueError(f"{checkpoint.path}: tensor {tensor} is not usable: {error}") from None
 
 
-def deinterleave(weight: Float32, num_heads: int) -> Float32:
-    """Reorder rows, in each head, from (0, half, 1, half + 1, ...) to (0, 1, ..., half, half + 1, ...).
-
-    weight: [num_heads * head_size, E], or a bias [num_heads * head_size].
-    """
-    pairs = weight.reshape(num_heads, len(weight) // num_heads // 2, 2, -1)
-    return pairs.swapaxes(1, 2).reshape(weight.shape)
-
-
 def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: WeightNames) -> None:
     present = checkpoint.tensor_names()
     wanted = {names.foreign(name): tuple(parameter.shape) for name, parameter in parameters.items()}
     left_over = sorted(name for name in present - set(wanted) if not names.is_ignored(name))
+    shapes = {name: checkpoint.tensor(name).shape for name in wanted if name in present}
     misshapen = [
-        f"{name} is {checkpoint.shape(name)} and should be {shape}"
-        for name, shape in wanted.items()
-        if name in present and checkpoint.shape(name) != shape
+        f"{name} is {shape} and should be {wanted[name]}" for name, shape in shapes.items() if shape != wanted[name]
     ]
     found = {
         "missing tensors": [name for name in wanted if name not in present],
@@ -218,24 +187,16 @@ def _check_copies(checkpoint: Checkpoint, names: WeightNames) -> None:
         if copy not in present:
             continue
         original = names.foreign(parameter)
-        if not np.array_equal(checkpoint.read(copy), checkpoint.read(original)):
+        if not _are_equal(checkpoint, copy, original):
             raise ValueError(
                 f"{checkpoint.path} says tie_word_embeddings, but {copy} differs from {original}; "
                 "to use both, set tie_word_embeddings to false in its config.json"
             )
 
 
-def _split_layer(name: str) -> tuple[str, str]:
-    """`layers.3.mlp.up` -> (`layers.{i}.mlp.up`, `3`)."""
-    match = _LAYER.search(name)
-    if match is None:
-        return name, ""
-    return name[: match.start()] + "{i}" + name[match.end() :], match.group()
-
-
-@cache
-def _read_maps(architecture: str) -> tuple[_Map, ...]:
-    """The maps that the architecture's is based on, then its own."""
-    file = resources.files(__package__) / "weight_names" / f"{architecture}.toml"
-    weight_map = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Map)
-    return (*(_read_maps(weight_map.based_on) if weight_map.based_on else ()), weight_map)
+def _are_equal(checkpoint: Checkpoint, *names: str) -> bool:
+    """Whether two matrices are."""
+    one, other = (checkpoint.tensor(name) for name in names)
+    return one.shape == other.shape and all(
+        np.array_equal(one.read(start, stop), other.read(start, stop)) for start, stop in _cuts(one.shape)
+    )

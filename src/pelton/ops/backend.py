@@ -8,7 +8,7 @@ from typing import Protocol
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.ops.dims import Dim
 from pelton.ops.kv_cache import CacheLayout
-from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.packed_linear import PackedLinear, Rows, check_parts
 from pelton.ops.program import Program
 
 Tile = tuple[Dim, int]
@@ -37,6 +37,20 @@ class Run:
     inputs: Mapping[str, AnyArray]
 
 
+class LinearPacker(Protocol):
+    """Packs one weight [N, K], in pieces of rows, from one thread at a time."""
+
+    def add(self, first_row: int, rows: Rows) -> None:
+        """Take rows [n, K], the first of which is `first_row`; each row once, in any order.
+
+        Rows in four bits are kept as they are if the format is `int4`, and others are then quantized by group.
+        Raises ValueError for numbers that the format cannot hold.
+        """
+
+    def finish(self, bias: Float32 | None) -> PackedLinear:
+        """The packed weight, and a bias [N], once all rows are there."""
+
+
 class Backend(ABC):
     """One implementation of the operator set. Its programs, weights and caches are for itself only."""
 
@@ -47,10 +61,25 @@ class Backend(ABC):
     """How the KV cache's blocks lie in memory; see `KVCacheLayer`."""
 
     @abstractmethod
+    def linear_packer(
+        self, num_rows: int, in_features: int, *, weight_format: str, gated: bool = False
+    ) -> LinearPacker:
+        """Begin to pack a weight. Gated: the first half of the rows is the gate's, the second up's."""
+
     def pack_linear(
-        self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
+        self, parts: Sequence[Rows], bias: Float32 | None, *, weight_format: str, gated: bool = False
     ) -> PackedLinear:
-        """Pack a weight [N, K] that is given in parts along N, and a bias [N]. Gated: the parts are gate and up."""
+        """Pack a weight [N, K] that is given in parts along N, and a bias [N]. Gated: all gate rows come first.
+
+        Raises ValueError for shapes that do not fit each other.
+        """
+        num_rows, in_features = check_parts(parts, bias, gated=gated)
+        packer = self.linear_packer(num_rows, in_features, weight_format=weight_format, gated=gated)
+        first_row = 0
+        for part in parts:
+            packer.add(first_row, part)
+            first_row += len(part)
+        return packer.finish(bias)
 
     @abstractmethod
     def zeros(self, num_bytes: int) -> AnyArray:

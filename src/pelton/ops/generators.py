@@ -12,9 +12,10 @@ from numpy.random import Generator
 from pelton.ops.arrays import Activations, Float32, Int32
 from pelton.ops.dims import B, C, Dim, L, M, P, R, T, mask_words
 from pelton.ops.kv_cache import KVCacheLayer
-from pelton.ops.packed_linear import FORMAT_DTYPES, pack_rows
+from pelton.ops.packed_linear import FORMATS
 from pelton.ops.qk_norm import QKNorm
 from pelton.ops.reference.best_ids import find_best
+from pelton.ops.rows_packer import pack_rows
 
 Sizes = Mapping[Dim, int]
 _WIDTHS = (1, 2, 3, 7, 16, 31, 48, 49, 64, 65, 100, 576)
@@ -29,7 +30,7 @@ def _integers(rng: Generator, low: int, high: int, size: int) -> Int32:
 
 
 def _activations(array: Float32, weight_format: str) -> Activations:
-    return array.astype(FORMAT_DTYPES[weight_format], copy=False)
+    return array.astype(FORMATS[weight_format].input_dtype, copy=False)
 
 
 def embed(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
@@ -41,7 +42,7 @@ def embed(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
 def rms_norm(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
     width = int(rng.choice(_WIDTHS))
     residual = _normal(rng, sizes[T], width) if rng.random() < 0.5 else None
-    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5, residual, FORMAT_DTYPES[weight_format]
+    return _normal(rng, sizes[T], width) * 3, _normal(rng, width), 1e-5, residual, FORMATS[weight_format].input_dtype
 
 
 def linear(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
@@ -73,7 +74,7 @@ def rotary(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
 
 
 def rope_and_cache(rng: Generator, sizes: Sizes, weight_format: str) -> tuple[Any, ...]:
-    num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2, 1, FORMAT_DTYPES[weight_format])
+    num_tokens, cache = sizes[T], _cache(rng, sizes[T] * 2, 1, FORMATS[weight_format].input_dtype)
     num_heads = cache.num_kv_heads * int(rng.integers(1, 4)) + 2 * cache.num_kv_heads
     angles = _normal(rng, num_tokens, cache.head_size // 2)
     num_slots = len(cache.array) * cache.block_size

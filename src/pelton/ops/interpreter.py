@@ -5,13 +5,13 @@ from typing import Literal
 
 import numpy as np
 
-from pelton.ops.arrays import AnyArray, Float32
+from pelton.ops.arrays import AnyArray
 from pelton.ops.backend import Backend, CompiledProgram, Run, Tile
 from pelton.ops.buffers import Buffers, check_no_nan
 from pelton.ops.dims import Dim
 from pelton.ops.kv_cache import CacheLayout
-from pelton.ops.packed_linear import PackedLinear, pack_rows
 from pelton.ops.program import Program, Value
+from pelton.ops.rows_packer import RowsPacker
 
 
 class InterpretedProgram:
@@ -68,10 +68,8 @@ class NumpyBackend(Backend):
     def __init__(self, *, check_nan: bool = False) -> None:
         self._check_nan = check_nan
 
-    def pack_linear(
-        self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
-    ) -> PackedLinear:
-        return pack_rows(parts, bias, weight_format=weight_format, gated=gated)
+    def linear_packer(self, num_rows: int, in_features: int, *, weight_format: str, gated: bool = False) -> RowsPacker:
+        return RowsPacker(num_rows, in_features, weight_format, gated=gated)
 
     def zeros(self, num_bytes: int) -> AnyArray:
         return np.zeros(num_bytes, np.uint8)

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pelton.ops.arrays import AnyArray
-from pelton.ops.dims import Shape
+from pelton.ops.dims import Dim, Shape
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 
 class Shaped(Protocol):
@@ -61,8 +64,6 @@ class Operator:
     """Outputs for given arguments. Raises ValueError where the arguments do not fit each other."""
     reference: Callable[..., None]
     """The numpy implementation: arguments, then one preallocated array per output."""
-    generate: Callable[..., Arguments]
-    """Random arguments, from (numpy generator, sizes of the named dimensions, one of `formats`)."""
     tolerances: Mapping[str, Tolerance]
     """Per weight and cache format; an operator that knows none has `fp32` only."""
     defined: Callable[..., Sequence[RowMask | None]] | None = None
@@ -80,6 +81,13 @@ class Operator:
     @property
     def formats(self) -> tuple[str, ...]:
         return tuple(self.tolerances)
+
+    def generate(self, rng: "Generator", sizes: Mapping[Dim, int], weight_format: str) -> Arguments:
+        """Random arguments for tests: sizes of the named dimensions, one of `formats`."""
+        from pelton.ops import generators  # takes numpy's random numbers along
+
+        arguments: Arguments = getattr(generators, self.name)(rng, sizes, weight_format)
+        return arguments
 
     def check(
         self, arguments: Arguments, expected: Sequence[AnyArray], actual: Sequence[AnyArray], tolerance: Tolerance

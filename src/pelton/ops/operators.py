@@ -3,12 +3,12 @@
 Shape inference works on value handles and on arrays alike.
 """
 
-from pelton.ops import comparison, generators, reference
+from pelton.ops import comparison, reference
 from pelton.ops.dims import Dim, Shape, mask_words, shape_str
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.logits_hook import LogitsHook
 from pelton.ops.operator import ArraySpec, Operator, Shaped, Tolerance
-from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.packed_linear import FORMATS, PackedLinear
 from pelton.ops.qk_norm import QKNorm
 
 Specs = tuple[ArraySpec, ...]
@@ -248,48 +248,45 @@ EMBED = Operator(
     "embed",
     _embed,
     reference.embed,
-    generators.embed,
-    {"fp32": _EXACT, "bf16": Tolerance(0.0, 0.0, "one product of numbers that float32 has exactly")},
+    {
+        "fp32": _EXACT,
+        "bf16": Tolerance(0.0, 0.0, "one product of numbers that float32 has exactly"),
+        "int8": Tolerance(3e-7, 0.0, "two products, rounded by 2**-24 each"),
+        "int4": Tolerance(3e-7, 3e-7, "a sum of order 1 that may cancel, and a product, rounded by 2**-24 each"),
+    },
 )
 RMS_NORM = Operator(
     "rms_norm",
     _rms_norm,
     reference.rms_norm,
-    generators.rms_norm,
     {"fp32": _ELEMENTWISE, "bf16": _rounded(_ELEMENTWISE)},
 )
-LINEAR = Operator("linear", _linear, reference.linear, generators.linear, {"fp32": _LINEAR, "bf16": _LINEAR})
+LINEAR = Operator("linear", _linear, reference.linear, dict.fromkeys(FORMATS, _LINEAR))
 GATED_LINEAR = Operator(
     "gated_linear",
     _gated_linear,
     reference.gated_linear,
-    generators.gated_linear,
-    {"fp32": _GATED, "bf16": _rounded(_GATED)},
+    {"fp32": _GATED, "bf16": _rounded(_GATED), "int8": _rounded(_GATED), "int4": _rounded(_GATED)},
 )
-ROTARY = Operator("rotary", _rotary, reference.rotary, generators.rotary, _FP32_ELEMENTWISE)
+ROTARY = Operator("rotary", _rotary, reference.rotary, _FP32_ELEMENTWISE)
 ROPE_AND_CACHE = Operator(
     "rope_and_cache",
     _rope_and_cache,
     reference.rope_and_cache,
-    generators.rope_and_cache,
     {"fp32": _ELEMENTWISE, "bf16": _rounded(_ELEMENTWISE)},
 )
 ATTENTION = Operator(
     "attention",
     _attention,
     reference.attention,
-    generators.attention,
     {"fp32": _ATTENTION, "bf16": _ROUNDED_ATTENTION},
 )
-GATHER_ROWS = Operator(
-    "gather_rows", _gather_rows, reference.gather_rows, generators.gather_rows, {"fp32": _EXACT, "bf16": _EXACT}
-)
+GATHER_ROWS = Operator("gather_rows", _gather_rows, reference.gather_rows, {"fp32": _EXACT, "bf16": _EXACT})
 LOGITS = Operator(
     "logits",
     _logits,
     reference.logits,
-    generators.logits,
-    {"fp32": _LINEAR, "bf16": _LINEAR},
+    dict.fromkeys(FORMATS, _LINEAR),
     lambda x, weight, softcap, is_wanted: (is_wanted != 0, None),
     comparison.compare_logits,
 )
@@ -297,7 +294,6 @@ PROCESS_LOGITS = Operator(
     "process_logits",
     _process_logits,
     reference.process_logits,
-    generators.process_logits,
     _FP32_EXACT,
     lambda logits, edit_index, hook: (edit_index >= 0,),
     is_callback=True,
@@ -306,23 +302,19 @@ EDIT_LOGITS = Operator(
     "edit_logits",
     _edit_logits,
     reference.edit_logits,
-    generators.edit_logits,
     {"fp32": _EDITED},
     lambda logits, edit_index, *edits: (edit_index >= 0,),
 )
-SAMPLE = Operator(
-    "sample", _sample, reference.sample, generators.sample, _FP32_EXACT, compare=comparison.compare_sampled
-)
+SAMPLE = Operator("sample", _sample, reference.sample, _FP32_EXACT, compare=comparison.compare_sampled)
 WARP_LOGITS = Operator(
     "warp_logits",
     _warp_logits,
     reference.warp_logits,
-    generators.warp_logits,
     _FP32_ELEMENTWISE,
     lambda logits, edited, edit_index, warpers, num_logprobs: (num_logprobs >= 0,),
     comparison.compare_warped,
 )
-LOGPROBS = Operator("logprobs", _logprobs, reference.logprobs, generators.logprobs, {"fp32": _LOGPROBS})
+LOGPROBS = Operator("logprobs", _logprobs, reference.logprobs, {"fp32": _LOGPROBS})
 
 OPERATORS = (
     EMBED,

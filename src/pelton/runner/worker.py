@@ -8,8 +8,9 @@ from pelton.config import EngineArgs
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
+from pelton.loader.weights import formats_by_size
 from pelton.models import Model, create_model
-from pelton.runner.execution import choose_target, start_backend
+from pelton.runner.execution import choose_quantization, choose_target, start_backend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.memory import available_memory
@@ -51,14 +52,17 @@ class CPUWorker:
             raise
 
     def _load(self, checkpoint: Checkpoint, progress: bool) -> Model:
-        target = choose_target(self._args, self._backend)
+        target = choose_target(self._args, self._backend, checkpoint)
+        model = create_model(checkpoint.config, target)
+        quantization = choose_quantization(self._args, self._backend)
+        weights = [parameter for parameter in model.parameters().values() if len(parameter.shape) == 2]
         logger.info(
-            "Kernels: %s; weights in %s, keys and values in %s",
+            "Kernels: %s; weights in %s (quantization: %s), keys and values in %s",
             self._backend.name,
-            target.weight_format,
+            " and ".join(formats_by_size(weights)),
+            "as stored" if quantization == "stored" else quantization,
             target.kv_cache_dtype,
         )
-        model = create_model(checkpoint.config, target)
         try:
             load_weights(model.parameters(), checkpoint, progress=progress)
         except MemoryError as error:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from threading import local
 from typing import Any, NoReturn
 
@@ -14,8 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pelton.error_text import message_of, shown
-from pelton.loader.text_files import read_any_text
+from pelton.error_text import message_of
 
 _MAX_STEPS = 500_000
 """Rounds of loops and calls of macros in one rendering: a few seconds of work."""
@@ -104,14 +102,6 @@ def _reason(error: Exception) -> str:
     return message_of(error) or type(error).__name__
 
 
-class MissingChatTemplateError(ValueError):
-    """A model has no chat template. Its message has the remedy in Python; `problem` has none."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}; give one as chat_template, or send a plain prompt instead of messages")
-        self.problem = problem
-
-
 class ChatTemplate:
     """A compiled chat template.
 
@@ -180,36 +170,6 @@ class ChatTemplate:
                 "cannot be continued"
             )
         return before
-
-
-def check_messages(messages: object) -> None:
-    """Raise ValueError, which names the message, unless this is a conversation: messages, each with a role."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
-        raise ValueError(f"a conversation must be a list of messages, got {type(messages).__name__}")
-    if not messages:
-        raise ValueError("the conversation is empty; it needs at least one message")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            kind = type(message).__name__
-            raise ValueError(f"message {index}: a message must be a dict with a role and a content, got {kind}")
-        role = message.get("role")
-        if not isinstance(role, str) or not role:
-            raise ValueError(f"message {index}: role must be a string such as user, got {shown(role)}")
-
-
-def read_chat_template(given: object) -> tuple[str, str | None]:
-    """The text of a template: what is given, if it has a `{`, and else what is in the file of this name, and that name.
-
-    Raises ValueError for a file that cannot be read, and for what is no template.
-    """
-    if not isinstance(given, str) or not given:
-        raise ValueError(f"chat_template must be the text of a template or the path of a file, got {shown(given)}")
-    if "{" in given:
-        return given, None
-    text = read_any_text(Path(given))
-    if "{" not in text:
-        raise ValueError(f"{given} is not a chat template: it has no {{")
-    return text, given
 
 
 def _with_end_mark(content: Any) -> tuple[Any, str]:

@@ -3,19 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from pelton.checks import check_flag
 from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
-from pelton.tokenizer.chat_template import (
-    ChatTemplate,
-    MissingChatTemplateError,
-    check_messages,
-    read_chat_template,
-)
 from pelton.tokenizer.detokenizer import (
     BYTE_ALPHABET,
     ByteLevelDetokenizer,
@@ -23,7 +17,12 @@ from pelton.tokenizer.detokenizer import (
     TokenBytes,
     WindowDetokenizer,
 )
+from pelton.tokenizer.messages import check_messages
+from pelton.tokenizer.template_text import MissingChatTemplateError, read_chat_template
 from pelton.tokenizer.word_forms import word_forms
+
+if TYPE_CHECKING:
+    from pelton.tokenizer.chat_template import ChatTemplate
 
 _NO_TOKENS: frozenset[int] = frozenset()
 _NOT_VARIABLES = frozenset({
@@ -62,7 +61,7 @@ class Tokenizer:
         self._named_templates = dict(named_templates or {})
         self._prefix = list(prefix)
         self._suffix = list(suffix)
-        self._compiled = lru_cache(_COMPILED_TEMPLATES)(partial(ChatTemplate, special_tokens=self._special_tokens))
+        self._compiled = lru_cache(_COMPILED_TEMPLATES)(partial(_compiled, special_tokens=self._special_tokens))
 
     @property
     def vocab_size(self) -> int:
@@ -216,7 +215,7 @@ class Tokenizer:
             return template.render_unfinished(messages, tools=tools, **extras)
         return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
-    def _template(self, given: object, has_tools: bool) -> ChatTemplate:
+    def _template(self, given: object, has_tools: bool) -> "ChatTemplate":
         """The template to take."""
         if given is not None:
             text, path = read_chat_template(given)
@@ -263,3 +262,10 @@ class Tokenizer:
     @cached_property
     def _all_bytes(self) -> TokenBytes:
         return TokenBytes(self._backend, _NO_TOKENS)
+
+
+def _compiled(source: str, *, special_tokens: Mapping[str, str], path: str | None = None) -> "ChatTemplate":
+    """Jinja is loaded for the first template."""
+    from pelton.tokenizer.chat_template import ChatTemplate
+
+    return ChatTemplate(source, special_tokens, path)

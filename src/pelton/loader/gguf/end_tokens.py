@@ -41,4 +41,4 @@ def _turn_ends(metadata: Mapping[str, MetadataValue]) -> list[int]:
         return []
     if not isinstance(tokens, list) or not isinstance(types, np.ndarray) or len(tokens) != len(types):
         raise ValueError(f"{TOKENS} and {TOKEN_TYPES} must be lists of the same length")
-    return [i for i, token in enumerate(tokens) if token in _TURN_ENDS and types[i] == TokenType.CONTROL]
+    return [i for i in np.flatnonzero(types == TokenType.CONTROL).tolist() if tokens[i] in _TURN_ENDS]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pelton.error_text import check_name, shown
 from pelton.loader.gguf.tensor_types import READABLE, TYPE_NAMES
 from pelton.loader.model_files import MappedFile
-from pelton.ops.arrays import Float32
+from pelton.loader.stored_tensor import StoredTensor
 
 MAGIC = b"GGUF"
 
@@ -62,25 +62,9 @@ class GGUFFile:
         if not isinstance(num_parts, int) or num_parts > 1:
             self._file.fail(f"it is one of {shown(num_parts)} parts of a model; join them (llama-gguf-split --merge)")
 
-    def read(self, name: str) -> Float32:
-        """A tensor as float32, in its own shape, aligned; read-only where the file already holds float32.
-
-        Raises ValueError for a type that Pelton cannot read, and for a scale that is not finite.
-        """
+    def tensor(self, name: str) -> StoredTensor:
         info = self.tensors[name]
-        kind = READABLE.get(info.type_name)
-        if kind is None:
-            raise ValueError(
-                f"{self.path}: tensor {name!r} has type {info.type_name}, which Pelton cannot read yet; "
-                f"readable: {', '.join(READABLE)}"
-            )
-        num_blocks = math.prod(info.shape) // kind.block_size
-        blocks = np.frombuffer(self._file.data, kind.block, num_blocks, info.offset)
-        try:
-            values = kind.dequantize(blocks)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: tensor {name!r} is damaged: {error}") from None
-        return np.require(values, requirements="A").reshape(info.shape)
+        return StoredTensor(self._file, name, info.type_name, info.shape, info.offset, READABLE)
 
 
 class _Reader:
@@ -226,7 +210,7 @@ class _Reader:
         return placed
 
     def _num_bytes(self, name: str, info: TensorInfo) -> int:
-        """0 for types that Pelton cannot read: their sizes are unknown, and `GGUFFile.read` refuses them."""
+        """0 for types that Pelton cannot read: their sizes are unknown, and `StoredTensor.read` refuses them."""
         kind = READABLE.get(info.type_name)
         if kind is None:
             return 0

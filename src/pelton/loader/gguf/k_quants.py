@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.gguf.quants import scale
+from pelton.loader.gguf.quants import float16, scale
 from pelton.ops.arrays import Float32
+from pelton.ops.packed_linear import Float16
 
 Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 Q3_K = np.dtype([("high", "u1", 32), ("q", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
@@ -42,7 +43,13 @@ def fill_q3_k(blocks: NDArray[Any], out: Float32) -> None:
 def fill_q4_k(blocks: NDArray[Any], out: Float32) -> None:
     """d * scale * q - dmin * offset, q of 4 bits, groups of 32."""
     out[...] = _spread(blocks["q"], 32, 4)
-    _scale_and_offset(blocks, out)
+    _scale_groups(out, *_scales_and_offsets(blocks))
+
+
+def split_q4_k(blocks: NDArray[Any]) -> tuple[_Bytes, Float16, Float16]:
+    """Values, scales d * scale and minimums -dmin * offset, rounded."""
+    scales, offsets = _scales_and_offsets(blocks)
+    return _spread(blocks["q"], 32, 4), *float16(scales, -offsets)
 
 
 def fill_q5_k(blocks: NDArray[Any], out: Float32) -> None:
@@ -51,7 +58,7 @@ def fill_q5_k(blocks: NDArray[Any], out: Float32) -> None:
     q <<= 4
     q |= _spread(blocks["q"], 32, 4)
     out[...] = q
-    _scale_and_offset(blocks, out)
+    _scale_groups(out, *_scales_and_offsets(blocks))
 
 
 def fill_q6_k(blocks: NDArray[Any], out: Float32) -> None:
@@ -85,8 +92,8 @@ def _scale_groups(out: Float32, scales: Float32, offsets: Float32 | None = None)
         groups -= offsets[:, :, None]
 
 
-def _scale_and_offset(blocks: NDArray[Any], out: Float32) -> None:
-    """The scales and offsets of Q4_K and Q5_K: 8 of each, of 6 bits, in 12 bytes.
+def _scales_and_offsets(blocks: NDArray[Any]) -> tuple[Float32, Float32]:
+    """Those of Q4_K and Q5_K, [N, 8] each: 8 of each, of 6 bits, in 12 bytes.
 
     Bytes 0 to 3 and 4 to 7 hold scales and offsets 0 to 3 in their lower six bits. The others' lower four bits are
     the halves of bytes 8 to 11, their upper two those of bytes 0 to 7.
@@ -96,7 +103,7 @@ def _scale_and_offset(blocks: NDArray[Any], out: Float32) -> None:
     high = (low >> 2) & 0x30
     scales = np.concatenate([low[:, :4] & 63, (packed[:, 8:] & 15) | high[:, :4]], axis=1)
     offsets = np.concatenate([low[:, 4:] & 63, (packed[:, 8:] >> 4) | high[:, 4:]], axis=1)
-    _scale_groups(out, scale(blocks, "d") * scales, scale(blocks, "dmin") * offsets)
+    return scale(blocks, "d") * scales, scale(blocks, "dmin") * offsets
 
 
 def _q3_k_scales(packed: _Bytes) -> NDArray[np.int8]:

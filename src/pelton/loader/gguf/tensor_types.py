@@ -16,14 +16,14 @@ TYPE_NAMES = {
 """Type number in a tensor info -> name, for every type there is and those that ggml has given up."""
 
 READABLE = PLAIN_TYPES | {
-    "Q4_0": TensorType(32, quants.Q4_0, quants.fill_q4_0),
-    "Q4_1": TensorType(32, quants.Q4_1, quants.fill_q4_1),
+    "Q4_0": TensorType(32, quants.Q4_0, quants.fill_q4_0, quants.split_q4_0),
+    "Q4_1": TensorType(32, quants.Q4_1, quants.fill_q4_1, quants.split_q4_1),
     "Q5_0": TensorType(32, quants.Q5_0, quants.fill_q5_0),
     "Q5_1": TensorType(32, quants.Q5_1, quants.fill_q5_1),
     "Q8_0": TensorType(32, quants.Q8_0, quants.fill_q8_0),
     "Q2_K": TensorType(256, k_quants.Q2_K, k_quants.fill_q2_k),
     "Q3_K": TensorType(256, k_quants.Q3_K, k_quants.fill_q3_k),
-    "Q4_K": TensorType(256, k_quants.Q4_K, k_quants.fill_q4_k),
+    "Q4_K": TensorType(256, k_quants.Q4_K, k_quants.fill_q4_k, k_quants.split_q4_k),
     "Q5_K": TensorType(256, k_quants.Q5_K, k_quants.fill_q5_k),
     "Q6_K": TensorType(256, k_quants.Q6_K, k_quants.fill_q6_k),
 }

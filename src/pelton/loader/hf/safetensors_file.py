@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pelton.error_text import shown
 from pelton.loader.model_files import MappedFile
 from pelton.loader.plain_types import PLAIN_TYPES
+from pelton.loader.stored_tensor import StoredTensor
 from pelton.loader.text_files import parse_json
-from pelton.ops.arrays import Float32
 
 _MAX_HEADER_BYTES = 32_000_000
 """Of some 250,000 tensors. Parsed JSON may take forty times the memory of its text."""
@@ -53,20 +50,9 @@ class SafetensorsFile:
         entries = self._entries(data[8:data_start])
         self.tensors = self._place({name: self._info(name, entry) for name, entry in entries.items()}, data_start)
 
-    def read(self, name: str) -> Float32:
-        """A tensor as float32, in its own shape, aligned; read-only where the file already holds float32.
-
-        Raises ValueError for a type that Pelton cannot read.
-        """
+    def tensor(self, name: str) -> StoredTensor:
         info = self.tensors[name]
-        kind = PLAIN_TYPES.get(info.dtype)
-        if kind is None:
-            raise ValueError(
-                f"{self.path}: tensor {name!r} has type {shown(info.dtype)}, which Pelton cannot read yet; "
-                f"readable: {', '.join(PLAIN_TYPES)}"
-            )
-        values = np.frombuffer(self._file.data, kind.block, math.prod(info.shape), info.offset)
-        return np.require(kind.dequantize(values), requirements="A").reshape(info.shape)
+        return StoredTensor(self._file, name, info.dtype, info.shape, info.offset, PLAIN_TYPES)
 
     def _entries(self, header: bytes) -> dict[str, Any]:
         """The header's entries of tensors, by name."""

@@ -2,28 +2,28 @@
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.ops.backend import Backend, CompiledProgram, Run, Tile
 from pelton.ops.buffers import check_no_nan
-from pelton.ops.cpu.library import Library, PanelPlace, RunSpec
-from pelton.ops.cpu.memory import WeightMemory, map_huge
-from pelton.ops.cpu.program import NativeProgram, Segment, dtype_number, run_array
+from pelton.ops.cpu.library import Library, PanelPlace, RunSpec, SourceRows
+from pelton.ops.cpu.memory import HUGE_PAGE, WeightMemory, map_huge
+from pelton.ops.cpu.program import NativeProgram, Segment, run_array
 from pelton.ops.dims import Dim
 from pelton.ops.kv_cache import CacheLayout
-from pelton.ops.packed_linear import FORMAT_DTYPES, PackedLinear, check_parts
+from pelton.ops.packed_linear import PackedLinear, Rows
 from pelton.ops.program import Program
 
-PANEL = 48
-"""Columns of a panel of a packed weight (native/ops/pack.h)."""
-_K_STEP: dict[str, int] = {"fp32": 1, "bf16": 2}
-"""Consecutive k that lie together for each column."""
 _LARGE = 32 * 2**20
 """From so many bytes on, zeroed memory lies on huge pages: attention took 25.8 instead of 28.4 ms of a large decode
-step of SmolLM2. Its 30 arrays of 143 MB, of which a short prompt touches the beginnings, then take 64 MB more."""
+step of SmolLM2. The first huge page of each of its 30 arrays of 143 MB is left to small ones: a short prompt touches no
+more, and to clear 60 MB took 50 of the 90 ms of processor time of a first step."""
+_WIDENED = 2**20
+"""Elements of rows in four bits that are widened at a time, for another format."""
 
 
 class CPUBackend(Backend):
@@ -48,31 +48,21 @@ class CPUBackend(Backend):
         self._close = weakref.finalize(self, _end_threads, library, self._replay, self._process_id)
         self._close.atexit = False  # another thread may still be running something
 
-    def pack_linear(
-        self, parts: Sequence[Float32], bias: Float32 | None, *, weight_format: str, gated: bool = False
-    ) -> PackedLinear:
-        replay = self._open()
-        num_rows, k = check_parts(parts, bias, gated=gated)
-        out_features = num_rows // 2 if gated else num_rows
-        step, dtype = _K_STEP[weight_format], np.dtype(FORMAT_DTYPES[weight_format])
-        num_panels = -(-out_features // PANEL) * (2 if gated else 1)
-        array = self._memory.take(num_panels * -(-k // step) * step * PANEL * dtype.itemsize).view(dtype)
-        stacked = 0
-        for part in parts:
-            rows = np.require(part, np.float32, ["C", "A"])
-            boundary = max(out_features - stacked, 0)  # of a gated weight: up begins here
-            for half, piece in enumerate((rows[:boundary], rows[boundary:])):
-                column = stacked - half * out_features
-                place = PanelPlace(array.ctypes.data, dtype_number(array), column, 2 if gated else 1, half)
-                self._library.pack(replay, piece.ctypes.data, piece.shape, place)
-                stacked += len(piece)
-        packed_bias = None if bias is None else np.require(bias, np.float32, ["C", "A"])
-        return PackedLinear(weight_format, "panels", array, (out_features, k), packed_bias, gated)
+    def linear_packer(
+        self, num_rows: int, in_features: int, *, weight_format: str, gated: bool = False
+    ) -> "PanelPacker":
+        num_parts = 2 if gated else 1
+        shape = num_rows // num_parts, in_features
+        array = self._memory.take(self._library.packed_bytes(weight_format, *shape, num_parts))
+        return PanelPacker(self._pack, PackedLinear(weight_format, "panels", array, shape, None, gated))
+
+    def _pack(self, weight_format: str, rows: SourceRows, place: PanelPlace) -> None:
+        self._library.pack(self._open(), weight_format, rows, place)
 
     def zeros(self, num_bytes: int) -> AnyArray:
         if num_bytes < _LARGE:
             return np.zeros(num_bytes, np.uint8)
-        return map_huge(num_bytes)
+        return map_huge(num_bytes, num_small=HUGE_PAGE)
 
     def compile(self, program: Program, max_sizes: Mapping[Dim, int], tile: Tile | None = None) -> NativeProgram:
         return NativeProgram(self._library, program, max_sizes, tile)
@@ -135,6 +125,48 @@ class CPUBackend(Backend):
         elif self._close.alive:
             self._library.check_idle(self._replay)
             self._close()
+
+
+class PanelPacker:
+    """Packs one weight in panels; see `LinearPacker`."""
+
+    def __init__(self, pack: Callable[[str, SourceRows, PanelPlace], None], weight: PackedLinear) -> None:
+        self._pack = pack
+        self._weight = weight
+
+    def add(self, first_row: int, rows: Rows) -> None:
+        """Of a gated weight, what of it is the gate's and what is up's go to panels of their own."""
+        weight = self._weight
+        boundary = max(weight.out_features - first_row, 0)
+        if not weight.gated or boundary >= len(rows):
+            self._add_part(0, first_row, rows)
+        elif boundary == 0:
+            self._add_part(1, first_row - weight.out_features, rows)
+        else:
+            self._add_part(0, first_row, rows[:boundary])
+            self._add_part(1, 0, rows[boundary:])
+
+    def _add_part(self, part: int, first_column: int, rows: Rows) -> None:
+        weight = self._weight
+        place = PanelPlace(weight.array.ctypes.data, first_column, 2 if weight.gated else 1, part)
+        if isinstance(rows, np.ndarray):
+            self._pack_floats(rows, place)
+        elif weight.format == "int4":
+            arrays = [np.ascontiguousarray(array) for array in (rows.values, rows.scales, rows.minimums)]
+            addresses = [array.ctypes.data for array in arrays]
+            self._pack(weight.format, SourceRows(None, *addresses, *rows.shape), place)
+        else:
+            step = max(_WIDENED // rows.shape[1], 1)
+            for start in range(0, len(rows), step):
+                self._pack_floats(rows[start : start + step].widened(), place)
+                place.first_column += step
+
+    def _pack_floats(self, rows: Float32, place: PanelPlace) -> None:
+        ordered = np.require(rows, np.float32, ["C", "A"])
+        self._pack(self._weight.format, SourceRows(ordered.ctypes.data, None, None, None, *ordered.shape), place)
+
+    def finish(self, bias: Float32 | None) -> PackedLinear:
+        return replace(self._weight, bias=None if bias is None else np.require(bias, np.float32, ["C", "A"]))
 
 
 def _end_threads(library: Library, replay: int, process_id: int) -> None:

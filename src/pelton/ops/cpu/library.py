@@ -4,19 +4,28 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from pelton import envs
 
-LEVELS = ("portable", "avx2", "avx512")
+LEVELS = ("portable", "avx2", "avx512", "amx")
 """Instruction-set levels, the best last."""
 
-INTERFACE = 1
+INTERFACE = 2
 """Of the C interface; one more with every change to it, here and in native/runtime/api.cpp."""
 
 _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
 _BUSY = "busy: a backend takes one call at a time"
+_DOES_NOT_FIT = 2
+_TOO_LARGE = {
+    "int8": "it has numbers that are not finite, which int8 cannot hold; set quantization to none instead",
+    "int4": "its numbers are too large for the float16 scales of int4; set quantization to int8 or none instead",
+}
+
+DTYPE_NUMBERS = {name: i for i, name in enumerate(("float32", "bfloat16", "int32", "int64", "uint32", "uint64"))}
+"""`pelton::DType` of arrays."""
+FORMAT_NUMBERS = {"fp32": 0, "bf16": 1, "int8": 6, "int4": 7}
+"""`pelton::DType` of packed weights."""
 
 
 class ArgSpec(ctypes.Structure):
@@ -58,15 +67,23 @@ class RunSpec(ctypes.Structure):
     )
 
 
-class PanelPlace(NamedTuple):
-    """Where columns go in a packed weight (native/ops/pack.h)."""
+class SourceRows(ctypes.Structure):
+    """`pelton::SourceRows`: rows [n, k] that are float32, or in four bits."""
 
-    target: int
-    """Address of the weight."""
-    dtype: int
-    first_column: int
-    panel_stride: int
-    panel_offset: int
+    _fields_ = (
+        ("floats", c_void_p),
+        ("values", c_void_p),
+        ("scales", c_void_p),
+        ("minimums", c_void_p),
+        ("n", c_int64),
+        ("k", c_int64),
+    )
+
+
+class PanelPlace(ctypes.Structure):
+    """`pelton::PanelPlace`: where columns go in a packed weight."""
+
+    _fields_ = (("target", c_void_p), ("first_column", c_int64), ("panel_stride", c_int64), ("panel_offset", c_int64))
 
 
 class Library:
@@ -94,7 +111,9 @@ class Library:
         functions.pelton_program_create.restype = c_void_p
         functions.pelton_program_destroy.argtypes = (c_void_p,)
         functions.pelton_run.argtypes = (c_void_p, POINTER(RunSpec), c_int32, c_char_p, c_int64)
-        functions.pelton_pack.argtypes = (c_void_p, c_int32, c_void_p, c_int64, c_int64, c_void_p, *[c_int64] * 3)
+        functions.pelton_packed_bytes.argtypes = (c_int32, c_int64, c_int64, c_int64)
+        functions.pelton_packed_bytes.restype = c_int64
+        functions.pelton_pack.argtypes = (c_void_p, c_int32, POINTER(SourceRows), POINTER(PanelPlace))
         functions.pelton_is_busy.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.restype = c_double
@@ -142,10 +161,17 @@ class Library:
         if self._functions.pelton_is_busy(replay):
             raise RuntimeError(_BUSY)
 
-    def pack(self, replay: int, source: int, shape: tuple[int, int], place: PanelPlace) -> None:
-        """Pack a float32 matrix at address `source` as columns of a weight, whose memory is zeroed."""
-        where = place.target, place.first_column, place.panel_stride, place.panel_offset
-        if self._functions.pelton_pack(replay, place.dtype, source, *shape, *where):
+    def packed_bytes(self, weight_format: str, out_features: int, in_features: int, num_parts: int) -> int:
+        """Of a packed weight, or of several whose panels are interleaved."""
+        number = FORMAT_NUMBERS[weight_format]
+        return int(self._functions.pelton_packed_bytes(number, out_features, in_features, num_parts))
+
+    def pack(self, replay: int, weight_format: str, rows: SourceRows, place: PanelPlace) -> None:
+        """Pack rows as columns of a zeroed weight. Raises ValueError for numbers that the format cannot hold."""
+        error = self._functions.pelton_pack(replay, FORMAT_NUMBERS[weight_format], rows, place)
+        if error == _DOES_NOT_FIT:
+            raise ValueError(_TOO_LARGE[weight_format])
+        if error:
             raise RuntimeError(_BUSY)
 
 

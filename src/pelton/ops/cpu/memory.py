@@ -8,21 +8,24 @@ import numpy as np
 from pelton.ops.arrays import AnyArray
 
 _CHUNK_BYTES = 64 * 2**20
-_HUGE_PAGE = 2 * 2**20
+HUGE_PAGE = 2 * 2**20
 _ALIGNMENT = 64
 
 
-def map_huge(num_bytes: int) -> AnyArray:
-    """Zeroed bytes that begin at a huge page; they take memory as they are written. Raises MemoryError."""
+def map_huge(num_bytes: int, *, num_small: int = 0) -> AnyArray:
+    """Zeroed bytes that begin at a huge page; they take memory as they are written. Raises MemoryError.
+
+    The first `num_small` bytes, whole huge pages, lie on small pages instead.
+    """
     try:
-        mapped = mmap.mmap(-1, num_bytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+        mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
     except (OSError, OverflowError) as error:
         raise MemoryError(f"Unable to allocate {num_bytes / 2**30:.3g} GiB") from error
+    memory = np.frombuffer(mapped, np.uint8)
+    start = -memory.ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(mapped, np.uint8)
-    start = -memory.ctypes.data % _HUGE_PAGE
+            mapped.madvise(mmap.MADV_HUGEPAGE, start + num_small)
     return memory[start : start + num_bytes]
 
 

@@ -12,23 +12,28 @@ import numpy as np
 from pelton.ops.arrays import AnyArray
 from pelton.ops.backend import Tile
 from pelton.ops.buffers import Buffers
-from pelton.ops.cpu.library import ABSENT, INPUT, MEMORY, NUMBER, ArgSpec, LaunchSpec, Library, RunSpec
+from pelton.ops.cpu.library import (
+    ABSENT,
+    DTYPE_NUMBERS,
+    FORMAT_NUMBERS,
+    INPUT,
+    MEMORY,
+    NUMBER,
+    ArgSpec,
+    LaunchSpec,
+    Library,
+    RunSpec,
+)
 from pelton.ops.dims import Dim
 from pelton.ops.kv_cache import KVCacheLayer
 from pelton.ops.packed_linear import PackedLinear
 from pelton.ops.program import Argument, Launch, Program, Value
 from pelton.ops.qk_norm import QKNorm
 
-_DTYPES = {name: number for number, name in enumerate(("float32", "bfloat16", "int32", "int64", "uint32", "uint64"))}
-"""`pelton::DType`."""
-_NAMES = _DTYPES | {"silu": 0, "gelu_tanh": 1}
+_NAMES = DTYPE_NUMBERS | {"silu": 0, "gelu_tanh": 1}
 """Attributes that are strings, as kernels see them."""
 _ABSENT_WIDTHS = {"norms": 3}
 """How many native arguments stand for a None; one for all others."""
-
-
-def dtype_number(array: AnyArray) -> int:
-    return _DTYPES[array.dtype.name]
 
 
 @dataclass(slots=True)
@@ -125,7 +130,8 @@ class NativeProgram:
                 return [self._value(argument)]
             case PackedLinear():
                 assert argument.layout == "panels", f"{name} is packed for another backend"
-                weight = self._constant(argument.array, (argument.num_rows, argument.in_features))
+                weight = self._memory(argument.array, FORMAT_NUMBERS[argument.format])
+                weight.rows, weight.cols = argument.num_rows, argument.in_features
                 bias = ArgSpec(kind=ABSENT) if argument.bias is None else self._constant(argument.bias)
                 return [weight, bias]
             case KVCacheLayer():
@@ -147,7 +153,7 @@ class NativeProgram:
         rows, *others = value.shape
         assert all(isinstance(n, int) for n in others), f"{value}: only the first dimension may change"
         cols = prod(n for n in others if isinstance(n, int))
-        spec = ArgSpec(dtype=_DTYPES[value.dtype.name], cols=cols, row_bytes=cols * value.dtype.itemsize)
+        spec = ArgSpec(dtype=DTYPE_NUMBERS[value.dtype.name], cols=cols, row_bytes=cols * value.dtype.itemsize)
         spec.dim, spec.rows = (-1, rows) if isinstance(rows, int) else (self._dims.index(rows.base), rows.plus)
         is_input = value.id in self._input_index
         spec.kind = INPUT if is_input else MEMORY
@@ -155,13 +161,14 @@ class NativeProgram:
         spec.is_tiled = self._buffers.is_whole(value) and self._buffers.is_tiled(value)
         return spec
 
-    def _constant(self, array: AnyArray, shape: tuple[int, int] | None = None) -> ArgSpec:
+    def _constant(self, array: AnyArray) -> ArgSpec:
+        return self._memory(array, DTYPE_NUMBERS[array.dtype.name])
+
+    def _memory(self, array: AnyArray, dtype: int) -> ArgSpec:
         assert array.flags.c_contiguous
         self._constants.append(array)
-        rows, cols = shape or (len(array), prod(array.shape[1:]))
-        return ArgSpec(
-            kind=MEMORY, dtype=dtype_number(array), dim=-1, rows=rows, cols=cols, value=array.ctypes.data
-        )  # fmt: skip
+        rows, cols = len(array), prod(array.shape[1:])
+        return ArgSpec(kind=MEMORY, dtype=dtype, dim=-1, rows=rows, cols=cols, value=array.ctypes.data)
 
 
 def _named_arguments(launch: Launch) -> list[tuple[str, Argument]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pelton.ops.arrays import Float32, Int32, widened
+from pelton.ops.arrays import Float32, Int32
 from pelton.ops.packed_linear import PackedLinear
 
 
@@ -11,6 +11,6 @@ def embed(token_ids: Int32, table: PackedLinear, scale: float, out: Float32) -> 
 
     Raises IndexError for ids outside the vocabulary.
     """
-    out[...] = widened(table.rows[token_ids])
+    out[...] = table.widened(token_ids)
     if scale != 1.0:
         out *= np.float32(scale)

@@ -1,0 +1,49 @@
+"""Tiny models of every architecture and option with quantized weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pelton import LLM, SamplingParams
+from tests.support.engines import bits_of
+from tests.support.tiny_models import VARIANTS, VOCAB_SIZE, logprobs_of, save_folder, tiny_model
+
+PARAMS = SamplingParams(temperature=0, max_tokens=8, logprobs=5, prompt_logprobs=0, ignore_eos=True)
+PROMPTS = [np.random.default_rng(length).integers(3, VOCAB_SIZE, length).tolist() for length in (1, 7, 16, 33)]
+BOUNDS = {"int8": 0.25, "int4": 2.0}
+"""Of the mean error of log probabilities, which spread over some ten: far less than of a model that is another one."""
+
+
+@pytest.fixture(autouse=True)
+def free_models() -> None:
+    """These models are so small that collecting them would take longer than all the rest."""
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("kernels", ["numpy", "best"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_alone_and_together(
+    name: str, kernels: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits, in large steps and in small ones, and nearly the log probabilities of the model itself."""
+    if kernels == "numpy":
+        monkeypatch.setenv("PELTON_CPU_ISA", "numpy")
+    path = save_folder(tiny_model(name), tmp_path)
+
+    def generate(prompts: list[list[int]], **arguments: int) -> list[list[tuple]]:
+        llm = LLM(model=str(path), quantization=quantization, kv_cache_memory_bytes=8 << 20, **arguments)
+        outputs = llm.generate(prompts, PARAMS, use_tqdm=False)
+        check_closeness(outputs[-1])
+        llm.shutdown()
+        return [bits_of(output) for output in outputs]
+
+    def check_closeness(output) -> None:
+        token_ids, entries = output.prompt_token_ids, output.prompt_logprobs
+        expected = logprobs_of(tiny_model(name))(token_ids, len(token_ids))
+        off = [abs(entries[i][t].logprob - expected[i - 1, t]) for i, t in enumerate(token_ids) if i]
+        assert np.mean(off) < BOUNDS[quantization]
+
+    together = generate(PROMPTS)
+    assert generate(PROMPTS, max_num_batched_tokens=16) == together
+    assert generate(PROMPTS[-1:]) == together[-1:]
