@@ -437,11 +437,10 @@ void run(const Arg* args, Worker& worker) {
   const AttentionArgs op(args);
   if (op.cache.is_bf16) {
     const FlushDenormals flushing;
-    if (is_dot_fast()) {
-      run_cache<BFloat16DotCache>(op, worker);
-    } else {
-      run_cache<BFloat16Cache>(op, worker);
+    if constexpr (kHasDot) {
+      if (is_dot_fast()) return run_cache<BFloat16DotCache>(op, worker);
     }
+    run_cache<BFloat16Cache>(op, worker);
   } else {
     run_cache<Float32Cache>(op, worker);
   }

@@ -36,8 +36,8 @@ struct Float32Cache {
   using Vector = F32;
   static constexpr int kStep = 1;
   static constexpr int kExpDegree = 6;
-  static constexpr int kMaxRows = kLanes == 4 ? 2 : 6;
-  static constexpr int max_vectors(int) { return kLanes == 16 ? 4 : 2; }
+  static constexpr int kMaxRows = 6;
+  static constexpr int max_vectors(int) { return 4; }
   static Operand widen(Element x) { return x; }
   static Vector load_vector(const Element* p) { return load(p); }
   static Vector load_vector(const Element* p, Mask mask) { return load(p, mask); }
@@ -77,7 +77,7 @@ struct BFloat16Cache {
   static Vector split(Pairs x) { return {low_elements(x), high_elements(x)}; }
 };
 
-// The same bits by the level's instruction for pairs, where it has one.
+// The same bits by the level's instruction for pairs, where it has one (kHasDot).
 struct BFloat16DotCache {
   using Element = uint16_t;
   using Operand = uint16_t;

@@ -4,7 +4,9 @@
 //   Element       of the activations that it is multiplied with
 //   kVectors      vectors of a panel that are computed at a time, for up to kRows rows, as many as registers hold
 //   kGroup        consecutive k of a row that are quantized together; 0 if rows are used as they are
-//   Many          the tiles of kManyRows rows and more, perhaps over panels that were unpacked; or the format itself
+//   kDType        its number
+//   Many          the tiles of kManyRows rows and more; or the format itself
+//   kUnpacks      whether those take panels that Many::unpack made, of Many::panel_bytes
 //   num_steps     how often a tile can fetch ahead
 //   kLines        cache lines of a panel, at most, for each step
 //   multiply_tile rows times kVectors vectors of a panel's columns, from `column` on -> sums, rows kPanel apart
@@ -112,6 +114,7 @@ struct Float32Format {
   static constexpr int kStep = 1;
   static constexpr int kVectors = 3;
   static constexpr int kRows = kLanes == 16 ? 8 : 4;
+  static constexpr bool kUnpacks = false;
   static constexpr int kGroup = 0;
   static constexpr DType kDType = DType::kFloat32;
   static Vector load_weights(const Element* p) { return load(p); }
@@ -132,6 +135,7 @@ struct BFloat16Format {
   static constexpr int kStep = 2;
   static constexpr int kVectors = kLanes == 8 ? 2 : 3;
   static constexpr int kRows = kLanes == 16 ? 8 : kLanes == 8 ? 4 : 2;
+  static constexpr bool kUnpacks = false;
   static constexpr int kGroup = 0;
   static constexpr DType kDType = DType::kBFloat16;
   static Vector load_weights(const Element* p) { return load_pairs(p); }
@@ -194,6 +198,7 @@ struct Int8Format {
   static constexpr int kLines = 3;
   static constexpr int kVectors = kIntegerVectors;
   static constexpr int kRows = kIntegerRows;
+  static constexpr bool kUnpacks = false;
   static constexpr int kGroup = kInt8Group;
   static constexpr DType kDType = DType::kInt8;
   static int64_t num_steps(int64_t k) { return num_groups(k, kGroup) * kGroup / 4; }
@@ -324,6 +329,7 @@ struct Int4Format {
   static constexpr int64_t kManyRows = kLanes == 4 ? 4 : 24;
   static constexpr int kVectors = kIntegerVectors;
   static constexpr int kRows = kIntegerRows;
+  static constexpr bool kUnpacks = true;
   static constexpr int kGroup = kInt4Group;
   static constexpr DType kDType = DType::kInt4;
   static int64_t num_steps(int64_t k) { return num_groups(k, kGroup) * (kInt4Bytes / kBytesStep); }

@@ -179,7 +179,7 @@ class Product {
  private:
   static constexpr bool kIsQuantized = Format::kGroup != 0;
   static constexpr bool kHasMany = !std::is_same_v<typename Format::Many, Format>;
-  static constexpr bool kMayUnpack = std::is_same_v<Format, Int4OfLevel>;
+  static constexpr bool kUnpacks = Format::kUnpacks;
 
   int64_t unit_bytes() const { return kParts * panel_bytes_; }
 
@@ -212,7 +212,7 @@ class Product {
     if constexpr (kIsQuantized) {
       const int64_t own_bytes = x_.rows <= kFewRows ? x_.rows * row_bytes() : 0;
       int64_t num_bytes = own_bytes;
-      if constexpr (kMayUnpack) num_bytes += kParts * Format::Many::panel_bytes(x_.cols);
+      if constexpr (kUnpacks) num_bytes += kParts * Format::Many::panel_bytes(x_.cols);
       std::byte* scratch = worker_.scratch(static_cast<size_t>(num_bytes));
       unpacked_ = scratch + own_bytes;
       if (own_bytes != 0) quantize(0, x_.rows, scratch);
@@ -230,14 +230,14 @@ class Product {
     const int64_t num_rows = std::min(cut_.num_rows, x_.rows - block.first_row);
     if constexpr (kHasMany) {
       if (num_rows >= Format::kManyRows) {
-        if constexpr (!kMayUnpack) {
-          return compute_tiles<typename Format::Many>(block, num_rows, block.panels, panel_bytes_, finish);
-        } else {
+        if constexpr (kUnpacks) {
           const int64_t bytes = Format::Many::panel_bytes(x_.cols);
           for (int part = 0; part < kParts; ++part) {
             Format::Many::unpack(block.panels + part * panel_bytes_, x_.cols, unpacked_ + part * bytes);
           }
           return compute_tiles<typename Format::Many>(block, num_rows, unpacked_, bytes, finish);
+        } else {
+          return compute_tiles<typename Format::Many>(block, num_rows, block.panels, panel_bytes_, finish);
         }
       }
     }

@@ -95,7 +95,7 @@ void run(const Arg* args, Worker& worker) {
   };
   if (worker.pass() < product.num_passes) {
     Best* bests = bests_of(worker.index());
-    std::fill_n(bests, num_rows, Best());
+    if (worker.pass() + 1 == product.num_passes) std::fill_n(bests, num_rows, Best());
     with_format(op.weight.dtype, [&](auto format) { compute<decltype(format)>(op, worker, bests); });
     return;
   }

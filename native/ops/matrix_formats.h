@@ -27,6 +27,7 @@ static_assert(kPanel * 4 == 3 * kRowBytes);
 struct BFloat16Matrices : MatrixFormat {
   using Element = uint16_t;
   using Many = BFloat16Matrices;
+  static constexpr bool kUnpacks = false;
   static constexpr int kGroup = 0;
   static constexpr DType kDType = DType::kBFloat16;
   static constexpr int kLines = 16;

@@ -11,8 +11,8 @@
 namespace pelton {
 namespace {
 
-constexpr int64_t kBlock =
-    64;  // along k: the part of a panel that is being written, 3 to 12 KiB, stays in the L1 cache
+// Along k: the part of a panel that is being written, 3 to 12 KiB, stays in the first-level cache.
+constexpr int64_t kBlock = 64;
 constexpr int64_t kLine = 64;
 
 // Some rows of a source, all of one panel, whose columns they become from `column` on.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <thread>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -68,7 +69,8 @@ struct Meetings final : pelton::Work {
 
   void take_part(int, int64_t step) noexcept override {
     num_arrived.fetch_add(1);
-    while (num_arrived.load() < num_threads * (step + 1)) {
+    for (int64_t spins = 1; num_arrived.load() < num_threads * (step + 1); ++spins) {
+      if (spins % 4096 == 0) std::this_thread::yield();  // more threads than processors
     }
   }
   bool complete(int64_t) noexcept override { return true; }

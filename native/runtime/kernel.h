@@ -50,7 +50,7 @@ class Worker {
   std::byte* scratch(size_t num_bytes);
   // The launch's memory for all threads and passes, as large as its plan said. Its content is undefined at first.
   std::byte* shared() const { return shared_; }
-  // Ends the step after this launch; the first message (a literal) becomes the error. What is written is void.
+  // Ends the step after this pass; the first message (a literal) becomes the error. What is written is void.
   void fail(const char* message);
 
  private:

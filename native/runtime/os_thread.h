@@ -34,7 +34,8 @@ class OsThread {
   }
 
   // Moves this thread to the caller's processor, and the caller to another one of those that it may use. What they may
-  // use is the same before and after. -> false, and nothing has changed, if there is none or the system refuses.
+  // use is the same before and after, if no two threads do this at once. -> false if there is none, or the system
+  // refuses.
   bool take_callers_processor() const {
 #if defined(__linux__)
     const pid_t id = id_.load(std::memory_order_relaxed);
@@ -44,15 +45,16 @@ class OsThread {
     if (sched_getaffinity(0, sizeof(callers), &callers) != 0 || sched_getaffinity(id, sizeof(its), &its) != 0) {
       return false;
     }
+    if (!CPU_ISSET(processor, &callers) || !CPU_ISSET(processor, &its)) return false;
     CPU_ZERO(&here);
     CPU_SET(processor, &here);
-    CPU_XOR(&others, &callers, &here);
-    if (!CPU_ISSET(processor, &its) || CPU_COUNT(&others) == 0) return false;
-    if (sched_setaffinity(id, sizeof(here), &here) != 0) return false;
-    sched_setaffinity(0, sizeof(others), &others);
+    others = callers;
+    CPU_CLR(processor, &others);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(id, sizeof(here), &here) != 0) return false;
+    const bool has_moved = sched_setaffinity(0, sizeof(others), &others) == 0;
     sched_setaffinity(id, sizeof(its), &its);
-    sched_setaffinity(0, sizeof(callers), &callers);
-    return true;
+    if (has_moved) sched_setaffinity(0, sizeof(callers), &callers);
+    return has_moved;
 #else
     return false;
 #endif

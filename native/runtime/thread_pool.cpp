@@ -138,7 +138,7 @@ const OsThread* ThreadPool::find_off(int thread, uint32_t seen) const {
     if (i == thread || !other.is_inside.load(std::memory_order_acquire)) continue;
     const int64_t before = other.thread.processor_time();
     if (turn_.spin(seen, kStandstill)) return nullptr;
-    if (before >= 0 && other.thread.processor_time() == before) return &other.thread;
+    if (other.thread.processor_time() == before) return &other.thread;  // or if nobody knows
   }
   return nullptr;
 }
@@ -152,9 +152,10 @@ uint64_t ThreadPool::wait(int thread) {
     if (off == nullptr) continue;
     // Another process has taken its processor, for milliseconds. It goes on at once on this one; the step needs it, and
     // this thread can wait elsewhere.
-    if (!has_moved && off->take_callers_processor()) {
-      has_moved = true;
-      continue;
+    if (!has_moved && !is_trading_.test_and_set(std::memory_order_acquire)) {
+      has_moved = off->take_callers_processor();
+      is_trading_.clear(std::memory_order_release);
+      if (has_moved) continue;
     }
     turn_.sleep(seen);
     break;

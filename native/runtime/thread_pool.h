@@ -81,6 +81,7 @@ class ThreadPool {
   int64_t num_steps_ = 0;
   uint64_t first_step_ = 0;  // the number of this run's step 0
   std::atomic<bool> is_stopping_{false};
+  std::atomic_flag is_trading_ = ATOMIC_FLAG_INIT;  // a thread gives its processor to another
   std::unique_ptr<Member[]> members_;
   std::vector<std::thread> threads_;
 };

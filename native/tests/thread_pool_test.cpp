@@ -63,7 +63,9 @@ void test_trade() {
   expect(CPU_EQUAL(&before, &after), "a trade changed what the caller may use", 0);
   pthread_getaffinity_np(thread.native_handle(), sizeof(all), &all);
   expect(CPU_EQUAL(&before, &all), "a trade changed what the other thread may use", 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 1000 && spinner.processor_time() == time; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   expect(spinner.processor_time() > time, "a running thread's time stands still", 0);
   stage = 2;
   thread.join();

@@ -197,7 +197,8 @@ inline F32 high_elements(Pairs a) { return {FloatVector(a.v & 0xffff0000)}; }
 inline F32 dot(F32 sum, Pairs a, Pairs b) {
   return fma(high_elements(a), high_elements(b), fma(low_elements(a), low_elements(b), sum));
 }
-inline constexpr bool is_dot_fast() { return false; }  // it is two fma
+inline constexpr bool kHasDot = false;  // it is two fma
+inline constexpr bool is_dot_fast() { return false; }
 
 struct [[maybe_unused]] FlushDenormals {};  // for a level whose `dot` does that
 

@@ -38,6 +38,15 @@ def in_file(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from None
 
 
+@contextmanager
+def in_tensor(path: Path, name: str) -> Iterator[None]:
+    """Put a tensor, and where it is, before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: tensor {name!r} is not usable: {error}") from None
+
+
 def one_line(text: str) -> str:
     """Somebody else's message, printable and not long."""
     cut = text[:_MAX_TEXT]

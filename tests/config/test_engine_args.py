@@ -23,6 +23,7 @@ REFUSED = [
     ("dtype", ["float32"]),
     ("quantization", "int3"),
     ("quantization", None),
+    ("quantization", ["int8"]),
     ("max_model_len", 0),
     ("max_model_len", "64"),
     ("max_model_len", 64.0),
@@ -82,6 +83,23 @@ def test_formats_of_other_engines_come_with_a_remedy():
         EngineArgs.create(dtype="half")
     with pytest.raises(ValueError, match=r"^kv_cache_dtype must be .*got 'float'; write float32$"):
         parse("--kv-cache-dtype", "float")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "remedy"),
+    [
+        (None, "write auto to take the weights .* none to widen them"),
+        ("gguf", "auto takes the weights of a GGUF file as they are stored"),
+        ("fp8", "int8 takes as little memory"),
+        ("awq", "int4 takes as little memory, and is made of weights that are not quantized"),
+        ("gptq", "int4 takes as little memory, and is made of weights that are not quantized"),
+        ("bitsandbytes", "int8 and int4 take as little memory"),
+    ],
+)
+def test_quantization_of_other_engines_comes_with_a_remedy(quantization, remedy):
+    message = rf"^quantization must be one of auto, none, int8, int4, got {quantization!r}; {remedy}$"
+    with pytest.raises(ValueError, match=message):
+        EngineArgs.create(quantization=quantization)
 
 
 def test_values_can_be_checked_only_between_launches():

@@ -40,9 +40,8 @@ def test_chat():
 
 def test_beam_search():
     out = run("offline_beam_search.py")
-    scores = [float(score) for score in re.findall(r"-\d+\.\d+", out)]
-    assert len(scores) >= 2
-    assert scores[0] >= scores[1]
+    texts = re.findall(r"^-\d+\.\d+ '(The capital of France is.+)'$", out, re.MULTILINE)
+    assert len(set(texts)) == 4
 
 
 def test_long_shared_prefix():

@@ -11,8 +11,9 @@ from tests.support.tiny_models import VARIANTS, VOCAB_SIZE, logprobs_of, save_fo
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, logprobs=5, prompt_logprobs=0, ignore_eos=True)
 PROMPTS = [np.random.default_rng(length).integers(3, VOCAB_SIZE, length).tolist() for length in (1, 7, 16, 33)]
-BOUNDS = {"int8": 0.25, "int4": 2.0}
-"""Of the mean error of log probabilities, which spread over some ten: far less than of a model that is another one."""
+BOUNDS = {"int8": 0.15, "int4": 0.67}
+"""Of the mean error of log probabilities, beside the error against another model's, which has nothing to do with this
+one. Measured: at most 0.10 and 0.56, half of the variants below 0.05 and 0.34."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def test_alone_and_together(
     if kernels == "numpy":
         monkeypatch.setenv("PELTON_CPU_ISA", "numpy")
     path = save_folder(tiny_model(name), tmp_path)
+    another = "qwen3" if name != "qwen3" else "llama"
 
     def generate(prompts: list[list[int]], **arguments: int) -> list[list[tuple]]:
         llm = LLM(model=str(path), quantization=quantization, kv_cache_memory_bytes=8 << 20, **arguments)
@@ -39,10 +41,14 @@ def test_alone_and_together(
         return [bits_of(output) for output in outputs]
 
     def check_closeness(output) -> None:
-        token_ids, entries = output.prompt_token_ids, output.prompt_logprobs
-        expected = logprobs_of(tiny_model(name))(token_ids, len(token_ids))
-        off = [abs(entries[i][t].logprob - expected[i - 1, t]) for i, t in enumerate(token_ids) if i]
-        assert np.mean(off) < BOUNDS[quantization]
+        token_ids = output.prompt_token_ids
+        actual = [entries[t].logprob for t, entries in zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)]
+
+        def error_of(other: str) -> float:
+            expected = logprobs_of(tiny_model(other))(token_ids, len(token_ids))
+            return float(np.abs(actual - expected[np.arange(len(actual)), token_ids[1:]]).mean())
+
+        assert error_of(name) < BOUNDS[quantization] * error_of(another)
 
     together = generate(PROMPTS)
     assert generate(PROMPTS, max_num_batched_tokens=16) == together

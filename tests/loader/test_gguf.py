@@ -136,7 +136,7 @@ def test_refuses_a_type_by_its_name_when_it_is_read(kind: int, name: str, tmp_pa
 def test_names_the_tensor_whose_scale_is_not_finite(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes((preamble(1, 0) + tensor("blk.0.w", (32,), kind=8)).ljust(64, b"\0") + b"\0\x7c" + bytes(32))
-    with pytest.raises(ValueError, match=r"x\.gguf: tensor 'blk\.0\.w' is damaged: .*not finite"):
+    with pytest.raises(ValueError, match=r"x\.gguf: tensor 'blk\.0\.w' is not usable: a block scale is not finite"):
         GGUFFile(path).tensor("blk.0.w").read()
 
 

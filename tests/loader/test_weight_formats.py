@@ -141,16 +141,35 @@ def test_scales_that_float16_cannot_hold_are_refused(field: str, type_name: str)
         READABLE[type_name].int4_rows(blocks, 1)
 
 
-def test_a_damaged_scale_is_named(make_checkpoint: Callable[[dict[str, str]], Checkpoint]) -> None:
-    checkpoint = make_checkpoint({"blk.1.ffn_up.weight": "Q4_1"})
+NOT_USABLE = r"tiny\.gguf: tensor 'blk\.1\.ffn_up\.weight' is not usable"
+
+
+def with_first_scale(checkpoint: Checkpoint, scale: float) -> Checkpoint:
+    """Another scale in the first block of the tensor."""
     offset = checkpoint._file.tensors["blk.1.ffn_up.weight"].offset  # type: ignore[attr-defined]
     content = bytearray(checkpoint.path.read_bytes())
-    content[offset : offset + 2] = b"\0\x7c"
+    content[offset : offset + 2] = np.float16(scale).tobytes()
     checkpoint.path.write_bytes(content)
-    checkpoint = open_checkpoint(str(checkpoint.path))
+    return open_checkpoint(str(checkpoint.path))
+
+
+def test_a_damaged_scale_is_named(make_checkpoint: Callable[[dict[str, str]], Checkpoint]) -> None:
+    checkpoint = with_first_scale(make_checkpoint({"blk.1.ffn_up.weight": "Q4_1"}), np.inf)
     loaded = {name: Collected(name, p.shape, "int4") for name, p in parameters(checkpoint).items()}
-    with pytest.raises(ValueError, match=r"tiny\.gguf: tensor 'blk\.1\.ffn_up\.weight' is damaged: .*not finite"):
+    with pytest.raises(ValueError, match=rf"{NOT_USABLE}: a block scale is not finite, so the file is damaged"):
         load_weights(loaded, checkpoint)
+
+
+def test_a_sound_scale_that_does_not_fit_comes_with_the_remedy(
+    make_checkpoint: Callable[[dict[str, str]], Checkpoint],
+) -> None:
+    """Q4_0 of 9000 has minimums of -72000."""
+    checkpoint = with_first_scale(make_checkpoint({"blk.1.ffn_up.weight": "Q4_0"}), 9000.0)
+    target = replace(numpy_target("bf16"), part_format=lambda name: "int4" if "mlp" in name else "bf16")
+    with pytest.raises(ValueError, match=rf"{NOT_USABLE}: .* too large .*; set quantization to int8 or none instead$"):
+        load_weights(create_model(checkpoint.config, target).parameters(), checkpoint)
+    for weight_format in ("int8", "bf16"):
+        load_weights(create_model(checkpoint.config, numpy_target(weight_format)).parameters(), checkpoint)
 
 
 @pytest.mark.parametrize(("weight_format", "type_name"), [("bf16", "F32"), ("int8", "F32"), ("int8", "Q8_0")])

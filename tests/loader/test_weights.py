@@ -240,7 +240,7 @@ def test_elements_that_are_not_finite_are_refused(value: float, name: str, tiny_
     save_file(tensors, path)
     checkpoint = open_checkpoint(str(tiny_folder))
     model = create_model(checkpoint.config, numpy_target())
-    with pytest.raises(ValueError, match=f"model: tensor {name} is not usable: it has an element that is not finite"):
+    with pytest.raises(ValueError, match=f"model: tensor '{name}' is not usable: it has an element that is not finite"):
         load_weights(model.parameters(), checkpoint)
 
 

@@ -15,13 +15,12 @@ import pytest
 from pelton.ops import L, Recorder, Run, T, create_backend, pack_rows
 from pelton.ops.backend import Backend
 from pelton.ops.cpu import LEVELS, CPUBackend, load_library
-from pelton.ops.cpu import backend as backend_module
 from pelton.ops.cpu import library as library_module
 from pelton.ops.cpu.library import Library
 from pelton.ops.interpreter import NumpyBackend
 from pelton.ops.operators import GATED_LINEAR
 from pelton.ops.packed_linear import FORMATS, Int4Rows
-from tests.support.native import count_calls, native_backend, needs_native, usable_levels
+from tests.support.native import count_calls, native_backend, needs_native, pack_linear, usable_levels
 
 pytestmark = needs_native
 
@@ -45,7 +44,7 @@ def normed_twice(backend: Backend, **options):
 
 def long_run(backend: Backend, size: int, num_launches: int):
     """A program of equal linear layers [size, size], and a run of it with 64 rows of zeros."""
-    weight = backend.pack_linear([np.ones((size, size), np.float32)], None, weight_format="fp32")
+    weight = pack_linear(backend, [np.ones((size, size), np.float32)], None, weight_format="fp32")
     op = Recorder("long")
     value = op.input("x", (T, size))
     for _ in range(num_launches):
@@ -64,6 +63,20 @@ def test_forcing_a_level(monkeypatch, level):
     backend = create_backend(1)
     assert backend.name == f"cpu {level}, 1 thread"
     backend.close()
+
+
+def test_only_a_level_that_may_be_used_is_asked_for(monkeypatch):
+    """To ask for AMX requests the permission to use it for the whole process."""
+    asked = []
+    supports = Library.supports
+    monkeypatch.setattr(Library, "supports", lambda self, level: asked.append(level) or supports(self, level))
+    load_library.cache_clear()
+    try:
+        assert load_library("portable").level == "portable"
+        assert asked == ["portable"]
+        assert load_library().level == asked[-1] == usable_levels()[-1], "the best first, and none after it"
+    finally:
+        load_library.cache_clear()
 
 
 def test_levels_that_do_not_exist(monkeypatch):
@@ -234,7 +247,7 @@ def test_a_kernel_that_refuses_ends_the_run_for_all_threads(backend):
     """An id outside the vocabulary: an error, and the pool lives on."""
     op = Recorder("embedding")
     token_ids = op.input("token_ids", (T,), "int32")
-    table = backend.pack_linear([np.ones((5, 8), np.float32)], None, weight_format="fp32")
+    table = pack_linear(backend, [np.ones((5, 8), np.float32)], None, weight_format="fp32")
     program = backend.compile(op.finish({"x": op.embed(token_ids, table, 1.0)}), {T: 64})
     for _ in range(20):
         with pytest.raises(RuntimeError, match="embed: a token id is outside"):
@@ -251,8 +264,8 @@ def test_parts_of_a_gated_weight(backend, weight_format, lengths):
     whole = rng.standard_normal((120, 70)).astype(np.float32)
     bias = rng.standard_normal(120).astype(np.float32)
     parts = np.split(whole, np.cumsum(lengths)[:-1])
-    expected = backend.pack_linear(np.split(whole, 2), bias, weight_format=weight_format, gated=True)
-    packed = backend.pack_linear(parts, bias, weight_format=weight_format, gated=True)
+    expected = pack_linear(backend, np.split(whole, 2), bias, weight_format=weight_format, gated=True)
+    packed = pack_linear(backend, parts, bias, weight_format=weight_format, gated=True)
     assert packed.array.tobytes() == expected.array.tobytes()
     reference = pack_rows(parts, bias, weight_format=weight_format, gated=True)
     op = Recorder("gated")
@@ -289,34 +302,29 @@ def test_packed_numbers_are_the_references(level, weight_format, shape):
     rows[-1] *= 1e-7
     rows[len(rows) // 4] *= 1e4
     rows[:, -1] = -3.0
-    packed = backend.pack_linear([rows], None, weight_format=weight_format)
+    packed = pack_linear(backend, [rows], None, weight_format=weight_format)
     expected = pack_rows([rows], weight_format=weight_format).widened()
     assert np.array_equal(table_of(backend, packed), expected)
     backend.close()
 
 
-@pytest.mark.parametrize("weight_format", FORMATS)
-def test_rows_in_four_bits(monkeypatch, backend, weight_format):
-    """Those of an int4 weight are kept, those of others widened, piece by piece; beside others, and in any order."""
-    monkeypatch.setattr(backend_module, "_WIDENED", 1000)
+def test_rows_in_four_bits(backend):
+    """They are kept; beside others, and in any order."""
     rng = np.random.default_rng(2)
     groups = rng.standard_normal((2, 130, 4)).astype(np.float16)
     half = Int4Rows(rng.integers(0, 16, (130, 100), np.uint8), *groups)
     floats = rng.standard_normal((70, 100)).astype(np.float32)
-    packer = backend.linear_packer(200, 100, weight_format=weight_format, gated=True)
+    packer = backend.linear_packer(200, 100, weight_format="int4", gated=True)
     packer.add(130, floats)
     packer.add(7, half[7:])
     packer.add(0, half[:7])
     packed = packer.finish(None)
-    whole = backend.pack_linear([half, floats], None, weight_format=weight_format, gated=True)
+    whole = pack_linear(backend, [half, floats], None, weight_format="int4", gated=True)
     assert packed.array.tobytes() == whole.array.tobytes()
-    if weight_format == "int4":
-        separate = backend.pack_linear([half], None, weight_format="int4")
-        assert np.array_equal(table_of(backend, separate), half.widened())
-    else:
-        rows = np.concatenate([half.widened(), floats])
-        wide = backend.pack_linear([rows], None, weight_format=weight_format, gated=True)
-        assert packed.array.tobytes() == wide.array.tobytes()
+    separate = pack_linear(backend, [half], None, weight_format="int4")
+    assert np.array_equal(table_of(backend, separate), half.widened())
+    with pytest.raises(AssertionError, match="are for int4, not int8"):
+        pack_linear(backend, [half], None, weight_format="int8")
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3e6, -70000.0])
@@ -325,16 +333,16 @@ def test_numbers_that_a_format_cannot_hold(backend, number, row, column):
     rows = np.ones((211, 100), np.float32)
     rows[row, column] = number
     with pytest.raises(ValueError, match="too large for the float16 scales of int4; set quantization to int8"):
-        backend.pack_linear([rows], None, weight_format="int4")
+        pack_linear(backend, [rows], None, weight_format="int4")
     if np.isfinite(number):
-        backend.pack_linear([rows], None, weight_format="int8")
+        pack_linear(backend, [rows], None, weight_format="int8")
     else:
         with pytest.raises(ValueError, match="not finite, which int8 cannot hold; set quantization to none"):
-            backend.pack_linear([rows], None, weight_format="int8")
-    backend.pack_linear([rows], None, weight_format="bf16")
+            pack_linear(backend, [rows], None, weight_format="int8")
+    pack_linear(backend, [rows], None, weight_format="bf16")
     broken = Int4Rows(np.ones((3, 32), np.uint8), *np.full((2, 3, 1), np.inf, np.float16))
     with pytest.raises(ValueError, match="too large for the float16"):
-        backend.pack_linear([broken], None, weight_format="int4")
+        pack_linear(backend, [broken], None, weight_format="int4")
 
 
 def test_weights_of_another_backend_are_refused(backend):
@@ -361,7 +369,7 @@ def test_one_call_at_a_time(backend):
     refused = 0
     calls = [
         lambda: backend.run([run]),
-        lambda: backend.pack_linear([np.ones((5, 8), np.float32)], None, weight_format="fp32"),
+        lambda: pack_linear(backend, [np.ones((5, 8), np.float32)], None, weight_format="fp32"),
         backend.barrier_ns,
         backend.close,
     ]

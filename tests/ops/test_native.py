@@ -11,7 +11,7 @@ from pelton.ops import B, C, KVCacheLayer, L, M, P, R, Recorder, Run, T, pack_ro
 from pelton.ops.operator import Tolerance
 from pelton.ops.operators import LINEAR, OPERATORS
 from pelton.ops.packed_linear import FORMATS
-from tests.support.native import native_backend, needs_native, run_operator, usable_levels
+from tests.support.native import native_backend, needs_native, pack_linear, run_operator, usable_levels
 
 LEVELS = usable_levels()
 CASES = [(op, weight_format) for op in OPERATORS if not op.is_callback for weight_format in op.formats]
@@ -91,7 +91,7 @@ def test_rows_do_not_change_each_other(level, weight_format, n, k):
     """Whatever tiles a number of rows is cut into, and whoever quantizes them: the bits of every row by itself."""
     backend = native_backend(level)
     rng = np.random.default_rng(n)
-    weight = backend.pack_linear([rng.standard_normal((n, k)).astype(np.float32)], None, weight_format=weight_format)
+    weight = pack_linear(backend, [rng.standard_normal((n, k)).astype(np.float32)], None, weight_format=weight_format)
     op = Recorder("linear")
     x = op.input("x", (T, k), weight.input_dtype)
     program = backend.compile(op.finish({"y": op.linear(x, weight, None)}), {T: 129})

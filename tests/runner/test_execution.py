@@ -8,7 +8,7 @@ from pelton.loader.weights import formats_by_size
 from pelton.models import create_model
 from pelton.ops.interpreter import NumpyBackend
 from pelton.runner import execution
-from pelton.runner.execution import choose_quantization, choose_target, start_backend
+from pelton.runner.execution import choose_quantization, choose_target, quantization_text, start_backend
 from tests.support.tiny_llama import tiny_llama
 
 
@@ -51,6 +51,14 @@ QUANTIZED = {
 def test_quantization(given):
     args = EngineArgs.create(**dict(given))
     assert (choose_quantization(args, NumpyBackend()), choose_quantization(args, Native())) == QUANTIZED[given]
+
+
+def test_the_log_says_why_nothing_is_taken_as_stored():
+    given = EngineArgs.create(dtype="bfloat16")
+    assert quantization_text(given, Native()) == "none, for dtype is given"
+    assert quantization_text(given, NumpyBackend()) == "none", "it would be so without dtype, too"
+    assert quantization_text(EngineArgs.create(dtype="bfloat16", quantization="none"), Native()) == "none"
+    assert quantization_text(EngineArgs(), Native()) == "as stored"
 
 
 def test_weights_of_smollm2():

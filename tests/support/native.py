@@ -13,7 +13,8 @@ from pelton.ops.cpu import LEVELS, CPUBackend, load_library
 from pelton.ops.cpu.library import Library
 from pelton.ops.kv_cache import to_plain, to_tiled
 from pelton.ops.operator import Operator
-from pelton.ops.packed_linear import PackedLinear
+from pelton.ops.packed_linear import PackedLinear, Rows
+from pelton.ops.rows_packer import pack_parts
 
 
 def usable_levels() -> list[str]:
@@ -37,13 +38,20 @@ def native_backend(level: str, num_threads: int = 2, **options: bool) -> CPUBack
     return CPUBackend(library, num_threads, **options)
 
 
+def pack_linear(
+    backend: Backend, parts: Sequence[Rows], bias: AnyArray | None, *, weight_format: str, gated: bool = False
+) -> PackedLinear:
+    """A backend's weight [N, K] that is given in parts along N, and a bias [N]. Gated: all gate rows come first."""
+    return pack_parts(backend.linear_packer, parts, bias, weight_format=weight_format, gated=gated)
+
+
 def to_native(backend: Backend, argument: Any) -> Any:
     """A weight or cache of the references' layout -> the backend's."""
     if isinstance(argument, PackedLinear):
         rows = argument.int4_rows() if argument.format == "int4" else argument.widened()
         cut = argument.out_features
         parts = [rows[:cut], rows[cut:]] if argument.gated else [rows]
-        return backend.pack_linear(parts, argument.bias, weight_format=argument.format, gated=argument.gated)
+        return pack_linear(backend, parts, argument.bias, weight_format=argument.format, gated=argument.gated)
     if isinstance(argument, KVCacheLayer):
         layer = KVCacheLayer(
             argument.name,

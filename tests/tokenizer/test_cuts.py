@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pelton.tokenizer.gguf import cuts
 from pelton.tokenizer.gguf.cuts import cut_tokens
+from pelton.tokenizer.gguf.sentencepiece import merges_by_score
 
 VOCABULARIES = st.lists(st.text("aé\u2581\N{GRINNING FACE}", max_size=6), unique=True, max_size=60)
 
@@ -36,10 +37,28 @@ def test_chunks_are_of_no_account(monkeypatch, chunk):
     assert len(expected) > 500
 
 
-def test_equal_hashes_end():
-    """Two tokens that no table can tell apart: the sequence of Thue and Morse, and its opposite, have one hash."""
+def twins():
+    """Two texts of one hash: the sequence of Thue and Morse, and its opposite."""
     text = "a"
-    while len(text) < 2**12:
-        text += text.translate({97: "b", 98: "a"})
-    tokens = [text, text.translate({97: "b", 98: "a"}), "a", "b", "ab"]
-    assert ("a", "b") in pairs_of(tokens)
+    while len(text) < 2**10:
+        text += opposite(text)
+    return text, opposite(text)
+
+
+def opposite(text):
+    return text.translate({97: "b", 98: "a"})
+
+
+def test_tokens_of_one_hash_are_refused():
+    message = r"^'a.*' and 'b.*' are two tokens that cannot be told apart$"
+    with pytest.raises(ValueError, match=message):
+        pairs_of([*twins(), "a", "b", "ab"])
+    with pytest.raises(ValueError, match=r"^tokenizer\.ggml\.tokens is not a usable vocabulary: .* told apart$"):
+        merges_by_score(["a", "b", *twins()])
+
+
+def test_a_part_with_the_hash_of_a_token_is_none():
+    one, other = twins()
+    tokens = [one, "x", "y", other + "x", "xy"]
+    assert pairs_of(tokens) == looked_up(tokens) == [("x", "y")]
+    assert pairs_of([one, "x", one + "x"]) == [(one, "x")]

@@ -27,9 +27,9 @@ class ModelConfig:
         "(half the memory), or auto: bfloat16 with the native kernels, float32 without them.",
     )
     quantization: str = quantization_option(
-        "Weights in fewer bits than dtype says, with inputs in bfloat16: int8, int4 (embedding and head in int8), "
-        "none, or auto: of a GGUF file, each weight in as many bits as it is stored in, 4 or 8, if dtype is auto and "
-        "the kernels are native; else none.",
+        "Weights in fewer bits than dtype says, with inputs in bfloat16: int8, int4 (embedding and head in int8 unless "
+        "stored in four bits), none, or auto: of a GGUF file, each weight in 4, 8 or 16 bits, none in fewer than it is "
+        "stored in (float32 in 16), if dtype is auto and the kernels are native; else none.",
     )
     max_model_len: int | None = option(
         None,

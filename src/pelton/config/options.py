@@ -10,7 +10,14 @@ _T = TypeVar("_T")
 
 DTYPES = ("auto", "float32", "bfloat16")
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
-_REMEDIES = dict.fromkeys(("float16", "half"), "; bfloat16 takes as little memory") | {"float": "; write float32"}
+_DTYPE_REMEDIES = dict.fromkeys(("float16", "half"), "; bfloat16 takes as little memory") | {"float": "; write float32"}
+_QUANTIZATION_REMEDIES: dict[str | None, str] = {
+    None: "; write auto to take the weights of a GGUF file as they are stored, or none to widen them",
+    "fp8": "; int8 takes as little memory",
+    "awq": "; int4 takes as little memory, and is made of weights that are not quantized",
+    "gptq": "; int4 takes as little memory, and is made of weights that are not quantized",
+    "bitsandbytes": "; int8 and int4 take as little memory",
+}
 """Other spellings and formats that users of other engines know."""
 
 
@@ -31,7 +38,7 @@ def dtype_option(doc: str) -> str:
 def check_dtype(name: str, value: Any) -> None:
     """Raise ValueError unless it is one of `DTYPES`."""
     if not isinstance(value, str) or value not in DTYPES:
-        remedy = _REMEDIES.get(value, "") if isinstance(value, str) else ""
+        remedy = _DTYPE_REMEDIES.get(value, "") if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(DTYPES)}, got {shown(value)}{remedy}")
 
 
@@ -43,10 +50,10 @@ def quantization_option(doc: str) -> str:
 def check_quantization(name: str, value: Any) -> None:
     """Raise ValueError unless it is one of `QUANTIZATIONS`."""
     if not isinstance(value, str) or value not in QUANTIZATIONS:
-        raise ValueError(
-            f"{name} must be one of {', '.join(QUANTIZATIONS)}, got {shown(value)}; auto takes the weights of a GGUF "
-            "file as they are stored"
-        )
+        remedy = "; auto takes the weights of a GGUF file as they are stored"
+        if isinstance(value, str | None):
+            remedy = _QUANTIZATION_REMEDIES.get(value, remedy)
+        raise ValueError(f"{name} must be one of {', '.join(QUANTIZATIONS)}, got {shown(value)}{remedy}")
 
 
 def check_positive(section: object, *names: str) -> None:

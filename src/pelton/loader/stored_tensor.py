@@ -1,15 +1,14 @@
 """Tensors as a checkpoint's file stores them."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.error_text import shown
+from pelton.error_text import in_tensor, shown
 from pelton.loader.model_files import MappedFile
 from pelton.loader.plain_types import TensorType
 from pelton.ops.arrays import Float32
@@ -54,7 +53,7 @@ class StoredTensor:
         finite.
         """
         kind = self._kind()
-        with self._named():
+        with in_tensor(self.path, self.name):
             values = kind.dequantize(self._blocks(kind, start, stop))
         shape = self.shape
         if len(shape) == 2:
@@ -67,7 +66,7 @@ class StoredTensor:
         Raises ValueError that names file and tensor for a scale that float16 does not hold.
         """
         kind = self._kind()
-        with self._named():
+        with in_tensor(self.path, self.name):
             return kind.int4_rows(self._blocks(kind, start, stop), stop - start)
 
     def _kind(self) -> TensorType:
@@ -87,10 +86,3 @@ class StoredTensor:
         blocks_per_row = self.shape[1] // kind.block_size
         offset = self._offset + start * blocks_per_row * kind.block.itemsize
         return np.frombuffer(self._file.data, kind.block, num_rows * blocks_per_row, offset)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            raise ValueError(f"{self.path}: tensor {self.name!r} is damaged: {error}") from None

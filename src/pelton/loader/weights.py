@@ -6,12 +6,12 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pelton.error_text import listed
+from pelton.error_text import in_tensor, listed
 from pelton.loader.checkpoint import Checkpoint
 from pelton.loader.name_maps import WeightNames
 from pelton.loader.parameter_tensor import ParameterTensor
@@ -73,7 +73,7 @@ def load_weights(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, *,
     with closing(pieces), _bar(len(parameters), progress) as bar:
         for piece in pieces:
             rows = piece.rows.result()
-            with _named(checkpoint, names.foreign(piece.parameter.name)):
+            with in_tensor(checkpoint.path, names.foreign(piece.parameter.name)):
                 piece.parameter.load(rows)
             if piece.is_last and bar is not None:
                 bar.update()
@@ -141,18 +141,9 @@ def _cuts(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 def _read(checkpoint: Checkpoint, tensor: ParameterTensor, start: int, stop: int, weight_format: str) -> Rows:
     rows = tensor.read_rows(start, stop, weight_format) if len(tensor.shape) == 2 else tensor.read()
     if not isinstance(rows, Int4Rows):  # whose scales are checked where they are read
-        with _named(checkpoint, tensor.stored.name):
+        with in_tensor(checkpoint.path, tensor.stored.name):
             _check_finite(rows)
     return rows
-
-
-@contextmanager
-def _named(checkpoint: Checkpoint, tensor: str) -> Iterator[None]:
-    """Say in a ValueError which tensor it is about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{checkpoint.path}: tensor {tensor} is not usable: {error}") from None
 
 
 def _check(parameters: Mapping[str, Parameter], checkpoint: Checkpoint, names: WeightNames) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.ops.dims import Dim
 from pelton.ops.kv_cache import CacheLayout
-from pelton.ops.packed_linear import PackedLinear, Rows, check_parts
+from pelton.ops.packed_linear import PackedLinear, Rows
 from pelton.ops.program import Program
 
 Tile = tuple[Dim, int]
@@ -43,7 +43,7 @@ class LinearPacker(Protocol):
     def add(self, first_row: int, rows: Rows) -> None:
         """Take rows [n, K], the first of which is `first_row`; each row once, in any order.
 
-        Rows in four bits are kept as they are if the format is `int4`, and others are then quantized by group.
+        Rows in four bits are for the format `int4`, which keeps them as they are, and quantizes others by group.
         Raises ValueError for numbers that the format cannot hold.
         """
 
@@ -65,21 +65,6 @@ class Backend(ABC):
         self, num_rows: int, in_features: int, *, weight_format: str, gated: bool = False
     ) -> LinearPacker:
         """Begin to pack a weight. Gated: the first half of the rows is the gate's, the second up's."""
-
-    def pack_linear(
-        self, parts: Sequence[Rows], bias: Float32 | None, *, weight_format: str, gated: bool = False
-    ) -> PackedLinear:
-        """Pack a weight [N, K] that is given in parts along N, and a bias [N]. Gated: all gate rows come first.
-
-        Raises ValueError for shapes that do not fit each other.
-        """
-        num_rows, in_features = check_parts(parts, bias, gated=gated)
-        packer = self.linear_packer(num_rows, in_features, weight_format=weight_format, gated=gated)
-        first_row = 0
-        for part in parts:
-            packer.add(first_row, part)
-            first_row += len(part)
-        return packer.finish(bias)
 
     @abstractmethod
     def zeros(self, num_bytes: int) -> AnyArray:

@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 from pelton.ops.arrays import Float32
 from pelton.ops.packed_linear import FORMATS, Int4Rows
 
+TOO_LARGE_FOR_INT4 = (
+    "its numbers are too large for the float16 scales of int4; set quantization to int8 or none instead"
+)
 LARGEST_INT8 = np.float32(127.0)
 _LARGEST_INT4 = np.float32(15.0)
 SMALLEST_AMAX = np.float32(2.0**-100)
@@ -67,6 +70,4 @@ def _unpadded(groups: Float32, num_columns: int) -> Float32:
 def check_float16(*arrays: NDArray[np.float16]) -> None:
     """Raises ValueError for what became infinite when it was rounded."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise ValueError(
-            "its numbers are too large for the float16 scales of int4; set quantization to int8 or none instead"
-        )
+        raise ValueError(TOO_LARGE_FOR_INT4)

@@ -1,10 +1,11 @@
 """Packing in the layout of rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pelton.ops.arrays import BFLOAT16, AnyArray, Float32, widened
+from pelton.ops.backend import LinearPacker
 from pelton.ops.packed_linear import FORMATS, Int4Rows, PackedLinear, Rows, check_parts
 from pelton.ops.quantize import quantize_int4, quantize_int8
 
@@ -55,13 +56,25 @@ def pack_rows(
     weight_format: str = "fp32",
     gated: bool = False,
 ) -> PackedLinear:
-    """Pack weights [N_i, K], stacked along their rows, and a bias [N] for all of them, in the layout of rows.
+    """`pack_parts` in the layout of rows. Parts are float32, bfloat16, or in four bits."""
+    return pack_parts(RowsPacker, parts, bias, weight_format=weight_format, gated=gated)
 
-    Parts are float32, bfloat16, or in four bits. Of a gated weight, the first half of all rows is the gate's.
-    Raises ValueError for other shapes.
+
+def pack_parts(
+    make_packer: Callable[..., LinearPacker],
+    parts: Sequence[Rows | AnyArray],
+    bias: AnyArray | None,
+    *,
+    weight_format: str,
+    gated: bool,
+) -> PackedLinear:
+    """Pack weights [N_i, K], stacked along their rows, and a bias [N] for all of them.
+
+    `make_packer` is some `Backend.linear_packer`. Of a gated weight, the first half of all rows is the gate's.
+    Raises ValueError for shapes that do not fit each other.
     """
     num_rows, in_features = check_parts(parts, bias, gated=gated)
-    packer = RowsPacker(num_rows, in_features, weight_format, gated=gated)
+    packer = make_packer(num_rows, in_features, weight_format=weight_format, gated=gated)
     first_row = 0
     for part in parts:
         packer.add(first_row, part)
@@ -70,6 +83,5 @@ def pack_rows(
 
 
 def _widened(rows: Rows | AnyArray) -> Float32:
-    if isinstance(rows, Int4Rows):
-        return rows.widened()
+    assert not isinstance(rows, Int4Rows), "rows in four bits are for int4"
     return widened(rows) if rows.dtype == BFLOAT16 else np.asarray(rows, np.float32)

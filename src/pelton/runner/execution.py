@@ -50,6 +50,15 @@ def choose_quantization(args: EngineArgs, backend: Backend) -> str:
     return "stored" if backend.is_native and args.model.dtype == "auto" else "none"
 
 
+def quantization_text(args: EngineArgs, backend: Backend) -> str:
+    """The choice, for the log; with its reason where auto would have been more without `dtype`."""
+    choice = choose_quantization(args, backend)
+    if choice == "stored":
+        return "as stored"
+    is_reduced = args.model.quantization == "auto" and backend.is_native
+    return "none, for dtype is given" if is_reduced else choice
+
+
 def target_for(quantization: str, dtype: str, backend: Backend, checkpoint: Checkpoint) -> Target:
     """Formats for one choice of quantization; `dtype` matters if that is none."""
     match quantization:

@@ -10,7 +10,7 @@ from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
 from pelton.loader.weights import formats_by_size
 from pelton.models import Model, create_model
-from pelton.runner.execution import choose_quantization, choose_target, start_backend
+from pelton.runner.execution import choose_target, quantization_text, start_backend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.memory import available_memory
@@ -54,13 +54,12 @@ class CPUWorker:
     def _load(self, checkpoint: Checkpoint, progress: bool) -> Model:
         target = choose_target(self._args, self._backend, checkpoint)
         model = create_model(checkpoint.config, target)
-        quantization = choose_quantization(self._args, self._backend)
         weights = [parameter for parameter in model.parameters().values() if len(parameter.shape) == 2]
         logger.info(
             "Kernels: %s; weights in %s (quantization: %s), keys and values in %s",
             self._backend.name,
             " and ".join(formats_by_size(weights)),
-            "as stored" if quantization == "stored" else quantization,
+            quantization_text(self._args, self._backend),
             target.kv_cache_dtype,
         )
         try:

@@ -25,7 +25,7 @@ def scale(blocks: NDArray[Any], field: str) -> Float32:
     """The float16 `field` of every block, as float32 [N, 1]. Raises ValueError if one is not finite."""
     scales: Float32 = blocks[field].astype(np.float32)[:, None]
     if not np.isfinite(scales).all():
-        raise ValueError("a block scale is not finite")
+        raise ValueError("a block scale is not finite, so the file is damaged")
     return scales
 
 

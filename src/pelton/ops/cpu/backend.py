@@ -22,8 +22,6 @@ _LARGE = 32 * 2**20
 """From so many bytes on, zeroed memory lies on huge pages: attention took 25.8 instead of 28.4 ms of a large decode
 step of SmolLM2. The first huge page of each of its 30 arrays of 143 MB is left to small ones: a short prompt touches no
 more, and to clear 60 MB took 50 of the 90 ms of processor time of a first step."""
-_WIDENED = 2**20
-"""Elements of rows in four bits that are widened at a time, for another format."""
 
 
 class CPUBackend(Backend):
@@ -150,20 +148,13 @@ class PanelPacker:
         weight = self._weight
         place = PanelPlace(weight.array.ctypes.data, first_column, 2 if weight.gated else 1, part)
         if isinstance(rows, np.ndarray):
-            self._pack_floats(rows, place)
-        elif weight.format == "int4":
-            arrays = [np.ascontiguousarray(array) for array in (rows.values, rows.scales, rows.minimums)]
-            addresses = [array.ctypes.data for array in arrays]
-            self._pack(weight.format, SourceRows(None, *addresses, *rows.shape), place)
+            arrays = [np.require(rows, np.float32, ["C", "A"])]
+            addresses = [arrays[0].ctypes.data, None, None, None]
         else:
-            step = max(_WIDENED // rows.shape[1], 1)
-            for start in range(0, len(rows), step):
-                self._pack_floats(rows[start : start + step].widened(), place)
-                place.first_column += step
-
-    def _pack_floats(self, rows: Float32, place: PanelPlace) -> None:
-        ordered = np.require(rows, np.float32, ["C", "A"])
-        self._pack(self._weight.format, SourceRows(ordered.ctypes.data, None, None, None, *ordered.shape), place)
+            assert weight.format == "int4", f"rows in four bits are for int4, not {weight.format}"
+            arrays = [np.ascontiguousarray(array) for array in (rows.values, rows.scales, rows.minimums)]
+            addresses = [None, *(array.ctypes.data for array in arrays)]
+        self._pack(weight.format, SourceRows(*addresses, *rows.shape), place)
 
     def finish(self, bias: Float32 | None) -> PackedLinear:
         return replace(self._weight, bias=None if bias is None else np.require(bias, np.float32, ["C", "A"]))

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from pelton import envs
+from pelton.ops.quantize import TOO_LARGE_FOR_INT4
 
 LEVELS = ("portable", "avx2", "avx512", "amx")
 """Instruction-set levels, the best last."""
@@ -17,10 +18,11 @@ _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
 _BUSY = "busy: a backend takes one call at a time"
 _DOES_NOT_FIT = 2
-_TOO_LARGE = {
+_MISFITS = {
     "int8": "it has numbers that are not finite, which int8 cannot hold; set quantization to none instead",
-    "int4": "its numbers are too large for the float16 scales of int4; set quantization to int8 or none instead",
+    "int4": TOO_LARGE_FOR_INT4,
 }
+"""Format -> what to say of numbers that it cannot hold."""
 
 DTYPE_NUMBERS = {name: i for i, name in enumerate(("float32", "bfloat16", "int32", "int64", "uint32", "uint64"))}
 """`pelton::DType` of arrays."""
@@ -170,7 +172,7 @@ class Library:
         """Pack rows as columns of a zeroed weight. Raises ValueError for numbers that the format cannot hold."""
         error = self._functions.pelton_pack(replay, FORMAT_NUMBERS[weight_format], rows, place)
         if error == _DOES_NOT_FIT:
-            raise ValueError(_TOO_LARGE[weight_format])
+            raise ValueError(_MISFITS[weight_format])
         if error:
             raise RuntimeError(_BUSY)
 
@@ -197,10 +199,9 @@ def load_library(wanted: str | None = None) -> Library | None:
         others = ", ".join(path.name for path in installed.values())
         raise ValueError(f"{folder} has {others} but no {paths['portable'].name}; install Pelton again")
     portable = Library(installed["portable"], "portable")
-    usable = [level for level in installed if portable.supports(level)]
-    if wanted is None:
-        wanted = usable[-1]
-    if wanted not in usable:
+    # To ask for amx requests it of the system for the whole process.
+    level = next((level for level in reversed(installed) if wanted in (None, level) and portable.supports(level)), None)
+    if level is None:
         reason = "this processor cannot run it" if wanted in installed else "it is not installed"
-        raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but {reason}; there are {', '.join(usable)}")
-    return portable if wanted == "portable" else Library(installed[wanted], wanted)
+        raise ValueError(f"PELTON_CPU_ISA is {wanted!r}, but {reason}; installed are {', '.join(installed)}")
+    return portable if level == "portable" else Library(installed[level], level)

@@ -48,10 +48,13 @@ def merges_by_score(ranked: Sequence[str]) -> list[tuple[str, str]]:
     """
     merges: list[tuple[str, str]] = []
     most = _MOST_MERGES + _MOST_MERGES_PER_TOKEN * len(ranked)
-    for pairs in cut_tokens(ranked):
-        merges += pairs
-        if len(merges) > most:
-            raise ValueError(f"{PREFIX}tokens is not a usable vocabulary: it has more than {most} merges")
+    try:
+        for pairs in cut_tokens(ranked):
+            merges += pairs
+            if len(merges) > most:
+                raise ValueError(f"it has more than {most} merges")
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}tokens is not a usable vocabulary: {error}") from None
     return merges
 
 
