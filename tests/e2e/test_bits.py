@@ -204,8 +204,15 @@ def test_other_block_sizes(make, alone, block_size):
     alone.assert_same(run(llm, alone.requests))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("level", LEVELS)
+def every_kind():
+    """Level and format; integers on the portable level take long."""
+    for level in LEVELS:
+        for name in FORMATS:
+            is_slow = level == "portable" and name in ("int8", "as-stored")
+            yield pytest.param(level, name, id=f"{level}-{name}", marks=[pytest.mark.slow] if is_slow else [])
+
+
+@pytest.mark.parametrize(("level", "name"), list(every_kind()))
 def test_a_few_requests_on_every_level(monkeypatch, level, name):
     """Alone, together, and in chunks: what slow runs do with all requests and in all ways."""
     if level not in usable_levels():
