@@ -86,9 +86,6 @@ Range range_of(const float* x, int64_t count) {
   return {-reduce_max(zero() - least), reduce_max(most), !any(~is_finite)};
 }
 
-// Numbers below that count as zeros, as for the rows that the weight is multiplied with.
-constexpr float kSmallest = 0x1p-100f;
-
 bool pack_int8(const Piece& piece) {
   bool fits = true;
   static_assert(kBlock == kInt8Group);  // the last block is filled up

@@ -28,6 +28,9 @@ inline constexpr int64_t kInt8Bytes = kInt8Values + 4 * kPanel;
 inline constexpr int64_t kInt4Values = kInt4Group * kPanel / 2;
 inline constexpr int64_t kInt4Bytes = kInt4Values + 4 * kPanel;
 
+// A group whose numbers are all below this, of an int8 weight or of an input row, counts as zeros.
+inline constexpr float kSmallest = 0x1p-100f;
+
 inline int64_t num_panels(int64_t n) { return (n + kPanel - 1) / kPanel; }
 
 inline int64_t num_groups(int64_t k, int64_t group) { return (k + group - 1) / group; }

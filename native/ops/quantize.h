@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/panels.h"
 #include "vec/vec.h"
 
 namespace pelton {
@@ -25,7 +26,7 @@ struct QuantizedLayout {
   int64_t row_bytes;  // whole cache lines
 
   QuantizedLayout(int64_t k, int64_t group)
-      : num_groups((k + group - 1) / group),
+      : num_groups(pelton::num_groups(k, group)),
         scales_at(num_groups * group),
         row_bytes((scales_at + num_groups * static_cast<int64_t>(sizeof(GroupScale)) + 63) / 64 * 64) {}
 };
@@ -45,9 +46,9 @@ GroupScale quantize_group(const uint16_t* x, std::byte* q) {
   const uint32_t largest_bits = static_cast<uint32_t>(reduce_max(bits)) & 0xffff0000u;
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof(largest));
-  if (!(largest >= 0x1p-100f && largest < __builtin_inff())) {
+  if (!(largest >= kSmallest && largest < __builtin_inff())) {
     std::memset(q, 0, kGroup);
-    return {largest < 0x1p-100f ? 0.0f : __builtin_nanf(""), 0};
+    return {largest < kSmallest ? 0.0f : __builtin_nanf(""), 0};
   }
   const F32 factor = broadcast(127.0f / largest);
   I32 sum = broadcast_int(0);

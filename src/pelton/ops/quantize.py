@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pelton.ops.arrays import Float32
-from pelton.ops.packed_linear import FORMATS, Int4Rows
+from pelton.ops.packed_linear import FORMATS, Float16, Int4Rows
 
 TOO_LARGE_FOR_INT4 = (
     "its numbers are too large for the float16 scales of int4; set quantization to int8 or none instead"
@@ -38,9 +38,9 @@ def quantize_int4(rows: Float32) -> Int4Rows:
     starts = np.arange(0, num_columns, size)
     lowest = np.minimum.reduceat(rows, starts, axis=1)
     with np.errstate(over="ignore"):
-        scales = ((np.maximum.reduceat(rows, starts, axis=1) - lowest) / _LARGEST_INT4).astype(np.float16)
-        minimums = lowest.astype(np.float16)
-    check_float16(scales, minimums)
+        steps: Float32 = np.maximum.reduceat(rows, starts, axis=1) - lowest
+    steps /= _LARGEST_INT4
+    scales, minimums = to_float16(steps, lowest)
     wide_scales = scales.astype(np.float32)
     divisors = np.where(wide_scales == 0.0, np.float32(np.inf), wide_scales)
     groups = _padded(rows, size)
@@ -67,7 +67,10 @@ def _unpadded(groups: Float32, num_columns: int) -> Float32:
     return groups.reshape(num_rows, num_groups * group_size)[:, :num_columns]
 
 
-def check_float16(*arrays: NDArray[np.float16]) -> None:
-    """Raises ValueError for what became infinite when it was rounded."""
-    if not all(np.isfinite(array).all() for array in arrays):
+def to_float16(scales: Float32, minimums: Float32) -> tuple[Float16, Float16]:
+    """Scales and minimums of int4, rounded. Raises ValueError for what is too large."""
+    with np.errstate(over="ignore"):
+        rounded = scales.astype(np.float16), minimums.astype(np.float16)
+    if not all(np.isfinite(array).all() for array in rounded):
         raise ValueError(TOO_LARGE_FOR_INT4)
+    return rounded

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.loader.gguf.quants import float16, scale
+from pelton.loader.gguf.quants import scale
 from pelton.ops.arrays import Float32
 from pelton.ops.packed_linear import Float16
+from pelton.ops.quantize import to_float16
 
 Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 Q3_K = np.dtype([("high", "u1", 32), ("q", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
@@ -49,7 +50,7 @@ def fill_q4_k(blocks: NDArray[Any], out: Float32) -> None:
 def split_q4_k(blocks: NDArray[Any]) -> tuple[_Bytes, Float16, Float16]:
     """Values, scales d * scale and minimums -dmin * offset, rounded."""
     scales, offsets = _scales_and_offsets(blocks)
-    return _spread(blocks["q"], 32, 4), *float16(scales, -offsets)
+    return _spread(blocks["q"], 32, 4), *to_float16(scales, -offsets)
 
 
 def fill_q5_k(blocks: NDArray[Any], out: Float32) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pelton.ops.arrays import Float32
 from pelton.ops.packed_linear import Float16, UInt8
-from pelton.ops.quantize import check_float16
+from pelton.ops.quantize import to_float16
 
 Q4_0 = np.dtype([("d", "<f2"), ("q", "u1", 16)])
 Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)])
@@ -68,20 +68,12 @@ def fill_q8_0(blocks: NDArray[Any], out: Float32) -> None:
 def split_q4_0(blocks: NDArray[Any]) -> tuple[UInt8, Float16, Float16]:
     """Values, scales d, and minimums -8 * d, which float16 has exactly."""
     scales = scale(blocks, "d")
-    return _low_bits(blocks), *float16(scales, -8.0 * scales)
+    return _low_bits(blocks), *to_float16(scales, -8.0 * scales)
 
 
 def split_q4_1(blocks: NDArray[Any]) -> tuple[UInt8, Float16, Float16]:
     """Values, scales d, minimums m."""
-    return _low_bits(blocks), *float16(scale(blocks, "d"), scale(blocks, "m"))
-
-
-def float16(scales: Float32, minimums: Float32) -> tuple[Float16, Float16]:
-    """Rounded. Raises ValueError for what is too large."""
-    with np.errstate(over="ignore"):
-        rounded = scales.astype(np.float16), minimums.astype(np.float16)
-    check_float16(*rounded)
-    return rounded
+    return _low_bits(blocks), *to_float16(scale(blocks, "d"), scale(blocks, "m"))
 
 
 def _low_bits(blocks: NDArray[Any]) -> NDArray[np.uint8]:
