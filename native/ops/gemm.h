@@ -120,10 +120,13 @@ struct Cut {
   int64_t num_rows;    // of a block
   int64_t num_panels;  // or groups of interleaved panels
 
-  Cut(int64_t rows, int64_t row_bytes, int64_t panels) : num_panels(panels) {
+  // Each thread gets rows of its own if that leaves blocks of `min_rows`.
+  Cut(int64_t rows, int64_t row_bytes, int64_t panels, int num_threads, int64_t min_rows) : num_panels(panels) {
     constexpr int64_t kBlockBytes = 384 << 10;  // of x: stays in a second-level cache of 1 MiB beside two panels
     const int64_t most = std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(row_bytes, 1) / 8 * 8, 32, 128);
     num_blocks = (rows + most - 1) / most;
+    const int64_t of_all = (num_blocks + num_threads - 1) / num_threads * num_threads;
+    if (rows >= min_rows * of_all) num_blocks = of_all;
     num_rows = num_blocks == 0 ? 0 : ((rows + num_blocks - 1) / num_blocks + 7) / 8 * 8;
   }
   int64_t num_units() const { return num_blocks * num_panels; }
@@ -157,7 +160,7 @@ class Product {
         panels_(weight.as<std::byte>()),
         n_(weight.rows / kParts),
         panel_bytes_(panel_bytes(Format::kDType, x.cols)),
-        cut_(x.rows, row_bytes(), num_panels(n_)),
+        cut_(x.rows, row_bytes(), num_panels(n_), worker.count(), kMinRows),
         worker_(worker) {}
 
   // This thread's part in a pass. `finish` gets its tiles in the last one, for each row in ascending order of columns.
@@ -180,6 +183,10 @@ class Product {
   static constexpr bool kIsQuantized = Format::kGroup != 0;
   static constexpr bool kHasMany = !std::is_same_v<typename Format::Many, Format>;
   static constexpr bool kUnpacks = Format::kUnpacks;
+  // What a row's thread has made and the same thread reads next need not move between cores, which takes longer than to
+  // read a weight twice: 64 rows of SmolLM2 in int8 take 20.5 ms in all instead of 22.0, where the threads wait 400 ns
+  // for each other. To unpack a panel twice costs more.
+  static constexpr int64_t kMinRows = kUnpacks ? 64 : 32;
 
   int64_t unit_bytes() const { return kParts * panel_bytes_; }
 
@@ -203,7 +210,8 @@ class Product {
   void quantize_claimed() {
     constexpr int64_t kChunkElements = 4096;  // some 0.5 us
     const int64_t chunk = std::max<int64_t>(kChunkElements / x_.cols, 1);
-    for_claimed(worker_, x_.rows, chunk, [&](int64_t first, int64_t last) { quantize(first, last, worker_.shared()); });
+    for_own_first(worker_, x_.rows, chunk,
+                  [&](int64_t first, int64_t last) { quantize(first, last, worker_.shared()); });
   }
 
   // Finds the rows to multiply, and memory for what is unpacked.

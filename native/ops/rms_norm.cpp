@@ -52,7 +52,7 @@ void normalize(const Arg* args, Worker& worker) {
   const Arg &x = args[0], &weight = args[1], &residual = args[3], &out = args[5];
   const float eps = float(args[2].real);
   const int64_t width = x.cols, chunk = width < kItemElements ? kItemElements / width : 1;
-  for_claimed(worker, x.rows, chunk, [&](int64_t first, int64_t last) {
+  for_own_first(worker, x.rows, chunk, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       const float* added = residual.is_none() ? nullptr : residual.row<float>(row);
       normalize_row(x.row<float>(row), weight.as<float>(), eps, added, width, out.row<Out>(row));

@@ -185,7 +185,7 @@ void run_cache(const RopeArgs& op, Worker& worker) {
   // some 2 us is not worth sharing.
   const int64_t min_chunk = std::min<int64_t>(kMinElements / op.qkv.cols + 1, kTile);
   const int64_t chunk = std::clamp<int64_t>(num_tokens / (4 * worker.count()), min_chunk, kTile);
-  for_claimed(worker, num_tokens, chunk, [&](int64_t first, int64_t last) { rope.run_tokens(first, last); });
+  for_own_first(worker, num_tokens, chunk, [&](int64_t first, int64_t last) { rope.run_tokens(first, last); });
 }
 
 void run(const Arg* args, Worker& worker) {

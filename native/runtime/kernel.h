@@ -76,7 +76,8 @@ void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
 }
 
 // Runs `work(item)` for every item. Each thread begins with a range of its own, in order, so that it reads one run of
-// memory; whoever is done helps others with what is left of theirs.
+// memory; whoever is done helps others with what is left of theirs. Items that are rows are the same thread's in one
+// launch after the other, as far as it goes: what lies in its core's caches stays there.
 template <class F>
 void for_own_first(Worker& worker, int64_t num_items, F&& work) {
   for (int i = 0; i < worker.count(); ++i) {
@@ -85,6 +86,14 @@ void for_own_first(Worker& worker, int64_t num_items, F&& work) {
     const int64_t last = num_items * (owner + 1) / worker.count();
     for (int64_t item = first + worker.claim_of(owner); item < last; item = first + worker.claim_of(owner)) work(item);
   }
+}
+
+// The same with chunks of items.
+template <class F>
+void for_own_first(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
+  for_own_first(worker, (num_items + chunk - 1) / chunk, [&](int64_t index) {
+    work(index * chunk, (index + 1) * chunk < num_items ? (index + 1) * chunk : num_items);
+  });
 }
 
 // What a launch needs beyond its arguments.

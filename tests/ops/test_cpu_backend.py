@@ -157,6 +157,29 @@ def test_programs_of_a_step_are_one_call(monkeypatch, backend):
     np.testing.assert_allclose(second.outputs({T: 3})["twice"], expected, rtol=1e-5)
 
 
+def test_arrays_are_looked_at_again_where_anything_differs(backend):
+    """Those of the last run are known; another one, another size, or one of another kind is not."""
+    program = normed_twice(backend)
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) + 1
+
+    def twice(array, num_rows):
+        backend.run([Run(program, {T: num_rows}, {"x": array})])
+        return program.outputs({T: num_rows})["twice"].copy()
+
+    expected = twice(x, 3)
+    np.testing.assert_array_equal(twice(x, 3), expected)
+    np.testing.assert_allclose(twice(x[::-1].copy(), 3), expected[::-1])
+    np.testing.assert_array_equal(twice(x[:2], 2), expected[:2])
+    x[0] = x[2]
+    np.testing.assert_array_equal(twice(x, 3)[0], expected[2])
+    for wrong, num_rows in ((x, 2), (x.astype(np.float64), 3), (x[:, ::-1], 3), (x[:, :4], 3)):
+        with pytest.raises(ValueError, match="input x must be float32"):
+            twice(wrong, num_rows)
+    np.testing.assert_array_equal(twice(x, 3)[0], expected[2])
+    with pytest.raises(AssertionError, match="once in a step"):
+        backend.run([Run(program, {T: 3}, {"x": x})] * 2)
+
+
 def test_eager_is_launch_by_launch_with_the_same_bits(monkeypatch, backend):
     x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
     program = normed_twice(backend)

@@ -30,6 +30,35 @@ def check(array, expected, dtype):
     np.testing.assert_array_equal(array, expected)
 
 
+def test_what_stays_is_kept_while_requests_decode():
+    batch = two_groups()
+    a, b = new_request("a", [1, 2], SAMPLED, [[1], [1]]), new_request("b", [3], GREEDY, [[2], [2]])
+    run(batch, step_of({"a": (2, 0, 1), "b": (1, 0, 1)}, new=[a, b]))
+    first = run(batch, step_of({"a": (1, 2, 1), "b": (1, 1, 1)}))
+    second = run(batch, step_of({"a": (1, 3, 1), "b": (1, 2, 1)}))
+    for name in ("query_start", "logits_rows", "sampled_rows", "edits"):
+        assert getattr(first, name) is getattr(second, name)
+    assert first.sampling.warpers is second.sampling.warpers
+    check(second.positions, [3, 2], np.int32)
+    check(second.sampling.position, [4, 3], np.int32)
+
+
+def test_what_is_kept_ends_with_its_request():
+    """Another request in the same row, in a step of the same shape."""
+    batch = two_groups()
+    run(batch, step_of({"a": (1, 0, 1)}, new=[new_request("a", [1], SAMPLED, [[1], [1]])]))
+    logprobs = SamplingParams(temperature=0, logprobs=2)
+    inputs = run(batch, step_of({"b": (1, 0, 1)}, new=[new_request("b", [4], logprobs, [[2], [2]])], dropped=["a"]))
+    check(inputs.token_ids, [4], np.int32)
+    check(inputs.sampling.warpers, [[0, 0, 1, 0]], np.float32)
+    check(inputs.edits.is_wanted, [1], np.int32)
+    assert inputs.sampling.has_logprobs
+    check(inputs.block_tables[0][:, 0], [2], np.int32)
+    inputs = run(batch, step_of({"c": (1, 0, 1)}, new=[new_request("c", [5], GREEDY, [[3], [3]])], dropped=["b"]))
+    check(inputs.edits.is_wanted, [0], np.int32)
+    assert not inputs.sampling.has_logprobs
+
+
 def test_chunk_and_decode_in_one_step():
     batch = two_groups()
     a = new_request("a", [10, 11, 12, 13, 14, 15, 16], SAMPLED, [[5, 6], [7, 8]])

@@ -93,8 +93,8 @@ def test_edits_of_several_rows():
     check(edits.edit_index, [0, -1, 1, 2, 3], np.int32)
     check(edits.is_wanted, [1, 0, 1, 1, 1], np.int32)
     assert edits.rows.tolist() == [0, 2, 3, 4]
-    assert "rows" not in edits.operands()
-    assert edits.operands()["edit_index"] is edits.edit_index
+    assert "rows" not in edits.operands
+    assert edits.operands["edit_index"] is edits.edit_index
     check(edits.mask_index, [-1, 0, -1, 1], np.int32)
     check(edits.masks, [[1, 1 << 7], [1 << 3, 0]], np.uint32)
     check(edits.bias_start, [0, 2, 2, 2, 2], np.int32)

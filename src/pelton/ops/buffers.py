@@ -29,6 +29,10 @@ class Buffers:
         self._arena = memory[start : start + self._plan.arena_bytes]
         self._address: int = self._arena.ctypes.data
         self._inputs = [(name, value.dtype, value.shape[0], value.shape[1:]) for name, value in program.inputs.items()]
+        # Of the last run: what it was given and where that lies, and the sizes; often the same again.
+        self._last_arrays: list[AnyArray | None] = [None] * len(self._inputs)
+        self._last_addresses = [0] * len(self._inputs)
+        self._last_outputs: dict[str, AnyArray] = {}
         self._input_ids = {value.id for value in program.inputs.values()}
         self._outputs = {
             name: (self._view(value, self._max_sizes), value.shape[0]) for name, value in program.outputs.items()
@@ -63,7 +67,11 @@ class Buffers:
     def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
         """View of an output of a run with these sizes."""
         array, rows = self._outputs[name]
-        return array if isinstance(rows, int) else array[: sizes[rows.base] + rows.plus]
+        num_rows = rows if isinstance(rows, int) else sizes[rows.base] + rows.plus
+        view = self._last_outputs.get(name)
+        if view is None or len(view) != num_rows:
+            view = self._last_outputs[name] = array[:num_rows]
+        return view
 
     def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
         """Views of the outputs of a run with these sizes."""
@@ -99,18 +107,21 @@ class Buffers:
                 )
 
     def addresses(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[int]:
-        """Where the inputs lie, in their order. Raises ValueError for sizes or inputs that do not fit the program.
+        """Where the inputs lie, in their order; valid until the next call. Raises ValueError for sizes or inputs that do
+        not fit the program. The arrays are kept until then; nobody may change their shapes.
 
         Written for speed: after each step, what Python touches has left the processor's caches.
         """
         self.check_sizes(sizes)
         if inputs.keys() != self.program.inputs.keys():
             raise ValueError(f"{self.program.name} takes {sorted(self.program.inputs)}, got {sorted(inputs)}")
-        found = []
-        for name, dtype, rows, columns in self._inputs:
+        addresses = self._last_addresses
+        for index, (name, dtype, rows, columns) in enumerate(self._inputs):
             array = inputs[name]
-            interface = array.__array_interface__
             num_rows = rows if isinstance(rows, int) else sizes[rows.base] + rows.plus
+            if array is self._last_arrays[index] and len(array) == num_rows:
+                continue
+            interface = array.__array_interface__
             if (
                 interface["shape"] != (num_rows, *columns)
                 or array.dtype != dtype
@@ -120,8 +131,9 @@ class Buffers:
                     f"{self.program.name}: input {name} must be {dtype} {[num_rows, *columns]} in C order, "
                     f"got {array.dtype} {list(array.shape)}"
                 )
-            found.append(interface["data"][0])
-        return found
+            self._last_arrays[index] = array
+            addresses[index] = interface["data"][0]
+        return addresses
 
 
 def check_no_nan(launch: Launch, arrays: list[AnyArray]) -> None:

@@ -1,8 +1,6 @@
 """Replays the programs from hidden states to tokens: the head, and the scorer of prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +47,8 @@ class ReplayedHead:
         if self._processors is not None:
             self._processors.prepare(inputs.processor_calls)
         operands = {"hidden": hidden, "logits_rows": inputs.logits_rows}
-        operands |= _fields(inputs.sampling) | inputs.edits.operands()
+        operands |= inputs.sampling.operands()
+        operands |= inputs.edits.operands
         runs = [Run(self._head, _head_sizes(len(hidden), inputs), operands)]
         if inputs.scoring is not None:
             sizes = {T: len(hidden), L: len(inputs.scoring.logits_rows)}
@@ -60,7 +59,7 @@ class ReplayedHead:
         """What the runs of `prepare` have left; valid until the next step."""
         sizes = runs[0].sizes
         logprobs = scored = None
-        if (inputs.sampling.num_logprobs >= 0).any():
+        if inputs.sampling.has_logprobs:
             logprobs = _logprob_rows(self._head.outputs(sizes))
         if inputs.scoring is not None:
             scored = _logprob_rows(self._scorer.outputs(runs[1].sizes))
@@ -91,10 +90,6 @@ def _scorer_operands(hidden: Activations, scoring: ScoringInputs) -> dict[str, A
         "token_ids": scoring.token_ids,
         "num_logprobs": scoring.num_logprobs,
     }
-
-
-def _fields(inputs: Any) -> dict[str, AnyArray]:
-    return {field.name: getattr(inputs, field.name) for field in fields(inputs)}
 
 
 def _logprob_rows(outputs: Mapping[str, AnyArray]) -> LogprobRows:

@@ -11,6 +11,7 @@ from pelton.ops.arrays import Int32, Int64
 from pelton.runner.custom_processors import ProcessorCall
 from pelton.runner.prompt_scoring import PromptScoring, ScoringInputs
 from pelton.runner.sampling_state import EditInputs, SamplingInputs, SamplingState
+from pelton.runner.step_layout import StepLayout
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class InputBatch:
         self._scoring = PromptScoring()
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._layout: tuple[tuple[list[int], list[int], list[int]], StepLayout] | None = None
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -102,40 +104,43 @@ class InputBatch:
         self._num_blocks[row] = end
 
     def prepare(self, step: SchedulerOutput) -> StepInputs:
-        """Flatten the step's requests into one super-sequence."""
-        row_of = self._row_of
-        rows = np.array([row_of[request_id] for request_id in step.request_ids], np.int64)
-        counts = np.array(step.num_scheduled_tokens, np.int64)
+        """Flatten the step's requests into one super-sequence.
+
+        Most of what does not change from step to step is the same arrays again: after each step, what Python touches
+        has left the processor's caches.
+        """
+        layout = self._layout_of(step)
         starts = np.array(step.num_computed_tokens, np.int64)
-        query_start = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=query_start[1:])
-        token_rows = np.repeat(rows, counts)
-        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
+        positions = starts[layout.owners] + layout.offsets
         blocks, offsets = np.divmod(positions, self.block_size)
-        seq_lens = starts + counts
-        # Logits rows: the last num_logits tokens of each request.
-        num_logits = np.array(step.num_logits, np.int64)
-        last_row = query_start[1:] - np.cumsum(num_logits)
-        logits_rows = np.arange(num_logits.sum()) + np.repeat(last_row, num_logits)
-        sampled_rows = np.repeat(rows, num_logits)
-        sampled_positions = positions[logits_rows] + 1
-        edits, processor_calls = self._sampling.edits(sampled_rows, sampled_positions, self.token_ids)
+        sampled_positions = positions[layout.logits_rows] + 1
+        edits, processor_calls = self._sampling.edits(layout.sampled_rows, sampled_positions, self.token_ids)
         return StepInputs(
-            token_ids=self.token_ids[token_rows, positions],
+            token_ids=self.token_ids[layout.token_rows, positions],
             positions=positions.astype(np.int32),
-            query_start=query_start.astype(np.int32),
-            seq_lens=seq_lens.astype(np.int32),
+            query_start=layout.query_start,
+            seq_lens=(starts + layout.counts).astype(np.int32),
             slot_mapping=[
-                table[token_rows, blocks] * np.int64(self.block_size) + offsets for table in self.block_tables
+                table[layout.token_rows, blocks] * np.int64(self.block_size) + offsets for table in self.block_tables
             ],
-            block_tables=[table[rows] for table in self.block_tables],
-            logits_rows=logits_rows.astype(np.int32),
-            sampled_rows=sampled_rows,
-            sampling=self._sampling.inputs(sampled_rows, sampled_positions),
+            block_tables=[table[layout.rows] for table in self.block_tables],
+            logits_rows=layout.logits_rows,
+            sampled_rows=layout.sampled_rows,
+            sampling=self._sampling.inputs(layout.sampled_rows, sampled_positions),
             edits=edits,
             processor_calls=processor_calls,
-            scoring=self._scoring.inputs(step.request_ids, step.num_computed_tokens, query_start, self.token_ids),
+            scoring=self._scoring.inputs(
+                step.request_ids, step.num_computed_tokens, layout.query_start, self.token_ids
+            ),
         )
+
+    def _layout_of(self, step: SchedulerOutput) -> StepLayout:
+        """The last step's, if nothing has changed."""
+        rows = [self._row_of[request_id] for request_id in step.request_ids]
+        key = rows, step.num_scheduled_tokens, step.num_logits
+        if self._layout is None or key != self._layout[0]:
+            self._layout = key, StepLayout.of(*key)
+        return self._layout[1]
 
     def append_sampled(self, inputs: StepInputs, sampled: Int32) -> None:
         """Write the sampled tokens, [L], where the next step reads them.

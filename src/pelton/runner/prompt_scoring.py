@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pelton.core.messages import NewRequest
-from pelton.ops.arrays import Int32, Int64
+from pelton.ops.arrays import Int32
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class PromptScoring:
         self._requests.pop(request_id, None)
 
     def inputs(
-        self, request_ids: Sequence[str], starts: Sequence[int], query_start: Int64, token_ids: Int32
+        self, request_ids: Sequence[str], starts: Sequence[int], query_start: Int32, token_ids: Int32
     ) -> ScoringInputs | None:
         """Of a step that computes, of each request, positions from `starts` on; None if nobody wants any.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from pelton.sampling.logits_processor import LogitsProcessor
 N = TypeVar("N", bound=np.generic)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False)
 class EditInputs:
     """Which of the step's L logits rows are needed, and what is done to C of them before sampling.
 
@@ -47,17 +48,18 @@ class EditInputs:
     penalties: Float32
     """[C, 3] repetition, frequency, presence."""
 
-    @property
+    @cached_property
     def rows(self) -> Int64:
         """[C] the logits row of each edit."""
         return np.flatnonzero(self.edit_index >= 0)
 
+    @cached_property
     def operands(self) -> dict[str, AnyArray]:
         """What the head program takes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SamplingInputs:
     """How each of the step's L logits rows is sampled. Names are those of the head program's inputs."""
 
@@ -71,6 +73,18 @@ class SamplingInputs:
     """[L] position of the token to be sampled."""
     num_logprobs: Int32
     """[L] log probabilities to report; -1 for none, 0 for the sampled token's only."""
+    has_logprobs: bool
+    """Whether any row reports some."""
+
+    def operands(self) -> dict[str, AnyArray]:
+        """What the head program takes."""
+        return {
+            "warpers": self.warpers,
+            "seed": self.seed,
+            "choice": self.choice,
+            "position": self.position,
+            "num_logprobs": self.num_logprobs,
+        }
 
 
 @dataclass(slots=True)
@@ -98,6 +112,9 @@ class SamplingState:
         self._edits: dict[int, RowEdits] = {}
         no_rows = np.zeros(0, np.int32)
         self._no_edits = self._edit_inputs(no_rows, no_rows, [])
+        # What was cut last, and for which rows: the same again until a request takes a row or goes.
+        self._last_inputs: tuple[Int64, SamplingInputs] | None = None
+        self._last_plain: tuple[Int64, EditInputs] | None = None
 
     def set_row(self, row: int, message: EngineCoreRequest) -> None:
         """A request takes a row."""
@@ -122,26 +139,42 @@ class SamplingState:
     def clear_row(self, row: int) -> None:
         """The row's request has gone."""
         self._edits.pop(row, None)
+        self._last_inputs = self._last_plain = None
 
     def inputs(self, rows: Int64, positions: Int64) -> SamplingInputs:
-        """Of a step's logits rows: their rows of the batch, and the positions of the tokens to be sampled."""
-        return SamplingInputs(
+        """Of a step's logits rows: their rows of the batch, and the positions of the tokens to be sampled.
+
+        But for the positions they are kept; nobody may change `rows` afterwards.
+        """
+        position = positions.astype(np.int32)
+        if self._last_inputs is not None and self._last_inputs[0] is rows:
+            last = self._last_inputs[1]
+            return SamplingInputs(last.warpers, last.seed, last.choice, position, last.num_logprobs, last.has_logprobs)
+        num_logprobs = self._num_logprobs[rows]
+        inputs = SamplingInputs(
             warpers=self._warpers[rows],
             seed=self._seeds[rows],
             choice=self._choices[rows],
-            position=positions.astype(np.int32),
-            num_logprobs=self._num_logprobs[rows],
+            position=position,
+            num_logprobs=num_logprobs,
+            has_logprobs=bool((num_logprobs >= 0).any()),
         )
+        self._last_inputs = rows, inputs
+        return inputs
 
     def edits(self, rows: Int64, positions: Int64, token_ids: Int32) -> tuple[EditInputs, list[ProcessorCall]]:
         """The same for edits; `token_ids` are the tokens of all rows of the batch."""
         edited = self._edited_rows(rows, positions, token_ids) if self._edits else []
+        if not edited and self._last_plain is not None and self._last_plain[0] is rows:
+            return self._last_plain[1], []
         edit_index = np.full(len(rows), -1, np.int32)
         edit_index[[row.logits_row for row in edited]] = np.arange(len(edited))
         is_plain = (self._warpers[rows, 0] == 0.0) & (self._num_logprobs[rows] < 0) & (edit_index < 0)
         is_wanted = (~is_plain).astype(np.int32)
         if not edited:
-            return replace(self._no_edits, is_wanted=is_wanted, edit_index=edit_index), []
+            plain = replace(self._no_edits, is_wanted=is_wanted, edit_index=edit_index)
+            self._last_plain = rows, plain
+            return plain, []
         calls = [
             ProcessorCall(index, row.edits.functions, row.prompt_ids, row.output_ids)
             for index, row in enumerate(edited)

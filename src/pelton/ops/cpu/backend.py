@@ -63,7 +63,7 @@ class CPUBackend(Backend):
         return map_huge(num_bytes, num_small=HUGE_PAGE)
 
     def compile(self, program: Program, max_sizes: Mapping[Dim, int], tile: Tile | None = None) -> NativeProgram:
-        return NativeProgram(self._library, program, max_sizes, tile)
+        return NativeProgram(self._library, program, max_sizes, tile, eager=self._is_eager)
 
     def run(self, runs: Sequence[Run]) -> None:
         """One native call, but for Python callbacks, before and after which there is a call.
@@ -71,10 +71,11 @@ class CPUBackend(Backend):
         Raises RuntimeError if a kernel refuses its arguments, or the backend is busy with another call.
         """
         replay = self._open()
+        assert len({id(run.program) for run in runs}) == len(runs), "a program runs once in a step"
         specs: list[RunSpec] = []
         for run in runs:
             program = _native(run.program)
-            for segment in program.segments(run.sizes, run.inputs, launch_by_launch=self._is_eager):
+            for segment in program.segments(run.sizes, run.inputs):
                 if self._is_eager:
                     self._run_launch(replay, program, segment, run)
                 elif segment.spec is not None:

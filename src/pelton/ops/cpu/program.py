@@ -50,8 +50,12 @@ class Segment:
 class NativeProgram:
     """A program with its arena, and its launches in native form."""
 
-    def __init__(self, library: Library, program: Program, max_sizes: Mapping[Dim, int], tile: Tile | None) -> None:
+    def __init__(
+        self, library: Library, program: Program, max_sizes: Mapping[Dim, int], tile: Tile | None, *, eager: bool
+    ) -> None:
+        """Eager: every launch is a segment of its own."""
         self.program = program
+        self._is_eager = eager
         self._buffers = Buffers(program, max_sizes, tile)
         self._dims = self._buffers.dims
         self._input_index = {value.id: index for index, value in enumerate(program.inputs.values())}
@@ -63,6 +67,10 @@ class NativeProgram:
                 spec.kernel = launch.operator.name.encode()
                 spec.num_args = len(args)
                 spec.args = (ArgSpec * len(args))(*args)
+        self._input_array = (c_int64 * len(program.inputs))()
+        # The sizes of the last run, and what they were cut into: often the same again.
+        self._last_sizes: list[int] | None = None
+        self._last_segments: list[Segment] = []
         self._callbacks = [i for i, launch in enumerate(program.launches) if launch.operator.is_callback]
         self._handle = library.create_program(launches)
         # Not at exit: another thread may still be running it.
@@ -74,22 +82,28 @@ class NativeProgram:
     def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
         return self._buffers.outputs(sizes)
 
-    def segments(
-        self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray], *, launch_by_launch: bool
-    ) -> Iterator[Segment]:
-        """What to run, in order: as few segments as callbacks and tiles allow, or one for each launch.
+    def segments(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[Segment]:
+        """What to run, in order, valid until the next call: as few segments as callbacks and tiles allow, or one for each
+        launch.
 
         The specs point into `inputs`. Raises ValueError for sizes or inputs that do not fit.
         """
-        addresses = self._buffers.addresses(sizes, inputs)
-        input_array = (c_int64 * len(addresses))(*addresses)
+        for index, address in enumerate(self._buffers.addresses(sizes, inputs)):
+            self._input_array[index] = address
+        own_sizes = [sizes[dim] for dim in self._dims]
+        if own_sizes != self._last_sizes:
+            self._last_segments = list(self._segments(sizes))
+            self._last_sizes = own_sizes
+        return self._last_segments
+
+    def _segments(self, sizes: Mapping[Dim, int]) -> Iterator[Segment]:
         for start, num_rows in self._buffers.tiles(sizes):
             tile_sizes = self._buffers.tile_sizes(sizes, num_rows)
             size_array = (c_int64 * len(self._dims))(*tile_sizes.values())
-            for first, last in self._cuts(launch_by_launch):
+            for first, last in self._cuts():
                 spec = None
                 if first not in self._callbacks:
-                    spec = RunSpec(self._handle, size_array, input_array, start, first, last)
+                    spec = RunSpec(self._handle, size_array, self._input_array, start, first, last)
                 yield Segment(first, last, spec, tile_sizes, start)
 
     def call_back(self, segment: Segment, inputs: Mapping[str, AnyArray]) -> None:
@@ -105,9 +119,9 @@ class NativeProgram:
         """What the first launch of a segment writes."""
         return [self._array(value, segment, {}) for value in self.program.launches[segment.first].outputs]
 
-    def _cuts(self, launch_by_launch: bool) -> Iterator[tuple[int, int]]:
+    def _cuts(self) -> Iterator[tuple[int, int]]:
         num_launches = len(self.program.launches)
-        if launch_by_launch:
+        if self._is_eager:
             yield from ((index, index + 1) for index in range(num_launches))
             return
         begin = 0
