@@ -103,8 +103,7 @@ inline constexpr bool kIsMatrix = std::is_base_of_v<MatrixFormat, Format>;
 // Tiles of sums, [row][column], one for each weight of the same output columns.
 template <class Format, int kParts>
 struct Tiles {
-  static constexpr int kRows = std::max<int>(Format::kRows, Format::Many::kRows);
-  alignas(64) float sums[kParts][kRows * kPanel];
+  float* sums[kParts];
   int64_t first_row;
   int64_t num_rows;
   int64_t first_column;
@@ -175,7 +174,7 @@ class Product {
     if (is_small) {
       for (int64_t unit = 0; unit < num_units; ++unit) compute_unit(unit, finish);
     } else {
-      for_own_first(worker_, num_units, [&](int64_t unit) { compute_unit(unit, finish); });
+      for_own_first(worker_, num_units, 1, [&](int64_t unit, int64_t) { compute_unit(unit, finish); });
     }
   }
 
@@ -265,29 +264,31 @@ class Product {
     const int64_t most_rows = (num_rows + num_tiles - 1) / num_tiles;
     constexpr int64_t kRowsOfFew = kIsMatrix<Tile> ? MatrixFormat::kHalfRows : Tile::kRows;
     if constexpr (kIsMatrix<Tile>) Tile::set_shapes(shapes_, most_rows);
-    for (int64_t i = 0; i < num_tiles; ++i) {
-      tiles_.first_row = block.first_row + i * num_rows / num_tiles;
-      tiles_.num_rows = block.first_row + (i + 1) * num_rows / num_tiles - tiles_.first_row;
-      for (int part = 0; part < kParts; ++part) {
-        const std::byte* panel = panels + part * bytes;
-        if (num_rows <= kRowsOfFew) {
-          const Ahead ahead = {reinterpret_cast<const char*>(panel) + ahead_of_few<Tile>(num_rows), 64 * Tile::kLines};
-          multiply<Tile, Tile::kLines>(part, panel, most_rows, ahead);
-          continue;
-        }
+    const bool is_by_part = kParts > 1 && !kIsMatrix<Tile> && num_rows <= kRowsByPart;
+    for (int64_t step = 0; step < num_tiles * kParts; ++step) {
+      const int part = static_cast<int>(is_by_part ? step / num_tiles : step % kParts);
+      const int64_t tile = is_by_part ? step % num_tiles : step / kParts;
+      const int64_t first_row = tile * num_rows / num_tiles;
+      tiles_.first_row = block.first_row + first_row;
+      tiles_.num_rows = (tile + 1) * num_rows / num_tiles - first_row;
+      for (int i = 0; i < kParts; ++i) tiles_.sums[i] = sums_[i] + (is_by_part ? first_row * kPanel : 0);
+      const std::byte* panel = panels + part * bytes;
+      Ahead ahead = {reinterpret_cast<const char*>(panel), 0};
+      if (num_rows <= kRowsOfFew) {
+        ahead = {reinterpret_cast<const char*>(panel) + ahead_of_few<Tile>(num_rows), 64 * Tile::kLines};
+      } else if (!block.is_last) {
         const int64_t share = unit_bytes() / (num_tiles * kParts);
-        Ahead ahead = {reinterpret_cast<const char*>(block.panels) + unit_bytes() + (i * kParts + part) * share,
-                       share / Tile::num_steps(x_.cols)};
-        if (block.is_last) ahead = {reinterpret_cast<const char*>(panel), 0};
-        if (num_tiles == 1) {
-          multiply<Tile, Tile::kLines>(part, panel, most_rows, ahead);
-        } else if (num_tiles == 2) {
-          multiply<Tile, (Tile::kLines + 1) / 2>(part, panel, most_rows, ahead);
-        } else {
-          multiply<Tile, (Tile::kLines + 2) / 3>(part, panel, most_rows, ahead);
-        }
+        ahead = {reinterpret_cast<const char*>(block.panels) + unit_bytes() + step * share,
+                 share / Tile::num_steps(x_.cols)};
       }
-      finish(tiles_);
+      if (num_tiles == 1) {
+        multiply<Tile, Tile::kLines>(part, panel, most_rows, ahead);
+      } else if (num_tiles == 2) {
+        multiply<Tile, (Tile::kLines + 1) / 2>(part, panel, most_rows, ahead);
+      } else {
+        multiply<Tile, (Tile::kLines + 2) / 3>(part, panel, most_rows, ahead);
+      }
+      if (part == kParts - 1) finish(tiles_);
     }
   }
 
@@ -322,6 +323,12 @@ class Product {
   Rows rows_ = {};
   std::byte* unpacked_ = nullptr;
   Tiles<Format, kParts> tiles_;
+  // Up to so many rows, all tiles of a block are multiplied with one part's panel, then with the other's: both do not
+  // stay in a first-level cache, from which each is read again and again. 64 rows of SmolLM2 in int8 take 19.4 ms
+  // instead of 20.4; of more, the sums do not stay either.
+  static constexpr int64_t kRowsByPart = 64;
+  static constexpr int64_t kSumsRows = kParts > 1 ? kRowsByPart : std::max<int>(Format::kRows, Format::Many::kRows);
+  alignas(64) float sums_[kParts][kSumsRows * kPanel];
   MatrixShapes shapes_;
 };
 

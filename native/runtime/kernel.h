@@ -75,25 +75,20 @@ void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
   }
 }
 
-// Runs `work(item)` for every item. Each thread begins with a range of its own, in order, so that it reads one run of
-// memory; whoever is done helps others with what is left of theirs. Items that are rows are the same thread's in one
-// launch after the other, as far as it goes: what lies in its core's caches stays there.
-template <class F>
-void for_own_first(Worker& worker, int64_t num_items, F&& work) {
-  for (int i = 0; i < worker.count(); ++i) {
-    const int owner = (worker.index() + i) % worker.count();
-    const int64_t first = num_items * owner / worker.count();
-    const int64_t last = num_items * (owner + 1) / worker.count();
-    for (int64_t item = first + worker.claim_of(owner); item < last; item = first + worker.claim_of(owner)) work(item);
-  }
-}
-
-// The same with chunks of items.
+// Runs `work(first, last)` for all items, up to `chunk` at a time. Each thread begins with a range of its own, in
+// order, so that it reads one run of memory; whoever is done helps others with what is left of theirs. Items that are
+// rows are the same thread's in one launch after the other, as far as it goes: what lies in its core's caches stays
+// there.
 template <class F>
 void for_own_first(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
-  for_own_first(worker, (num_items + chunk - 1) / chunk, [&](int64_t index) {
-    work(index * chunk, (index + 1) * chunk < num_items ? (index + 1) * chunk : num_items);
-  });
+  for (int i = 0; i < worker.count(); ++i) {
+    const int owner = (worker.index() + i) % worker.count();
+    const int64_t begin = num_items * owner / worker.count(), end = num_items * (owner + 1) / worker.count();
+    for (int64_t first = begin + worker.claim_of(owner) * chunk; first < end;
+         first = begin + worker.claim_of(owner) * chunk) {
+      work(first, first + chunk < end ? first + chunk : end);
+    }
+  }
 }
 
 // What a launch needs beyond its arguments.

@@ -107,8 +107,8 @@ class Buffers:
                 )
 
     def addresses(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[int]:
-        """Where the inputs lie, in their order; valid until the next call. Raises ValueError for sizes or inputs that do
-        not fit the program. The arrays are kept until then; nobody may change their shapes.
+        """Where the inputs lie, in their order; valid until the next call. Raises ValueError for sizes or inputs that
+        do not fit the program. The arrays are kept until then; nobody may change their shapes.
 
         Written for speed: after each step, what Python touches has left the processor's caches.
         """

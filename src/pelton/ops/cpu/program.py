@@ -83,8 +83,8 @@ class NativeProgram:
         return self._buffers.outputs(sizes)
 
     def segments(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[Segment]:
-        """What to run, in order, valid until the next call: as few segments as callbacks and tiles allow, or one for each
-        launch.
+        """What to run, in order, valid until the next call: as few segments as callbacks and tiles allow, or one for
+        each launch.
 
         The specs point into `inputs`. Raises ValueError for sizes or inputs that do not fit.
         """
