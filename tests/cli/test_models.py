@@ -152,9 +152,21 @@ def test_programs(capsys):
     assert any(" = sample(" in line for line in lines)
 
 
+def test_programs_of_other_formats(capsys):
+    """What the engine would do with the same flags."""
+    lines = models(capsys, tiny_llama(), "--show-program", "--quantization", "int8").splitlines()
+    assert any("int8" in line for line in lines)
+    assert not any("bf16" in line for line in lines)
+    lines = models(capsys, tiny_llama(), "--show-program", "--dtype", "float32").splitlines()
+    assert any("fp32" in line for line in lines)
+    assert not any("bfloat16" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["smollm2", "--quantization", "int8"], "--quantization is given, but it is for the programs only"),
+        (["smollm2", "--show-program", "--quantization", "fp8"], "quantization must be one of auto, none, int8, int4"),
         (["--show-program"], "--show-program is given, but no MODEL; name one"),
         (["--revision", "v1"], "--revision is given, but no MODEL; name one"),
         (["smollm2", "--revision", "v1"], "revision is 'v1', but the model 'smollm2' is an alias"),

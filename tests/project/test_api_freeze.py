@@ -116,7 +116,7 @@ NOT_IN_CHAT = {"--n", "--logprobs", "--prompt-logprobs", "--detokenize", "--no-d
 COMMANDS = {
     "generate": {"--file", "--chat", "--system", "--chat-template", "--jsonl", "--output"} | SAMPLING_FLAGS,
     "chat": {"--system", "--chat-template", "--verbose"} | SAMPLING_FLAGS - NOT_IN_CHAT,
-    "models": {"--revision", "--show-program"},
+    "models": {"--revision", "--show-program", "--dtype", "--quantization"},
 }
 """Commands, and their flags besides --help and those of the engine."""
 

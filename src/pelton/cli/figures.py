@@ -37,8 +37,10 @@ class Figures:
         """For outputs that were shown as they grew."""
         seconds = time.perf_counter() - self.start
         first = seconds if self.first_token is None else self.first_token - self.start
-        rate = max(0, self.num_output_tokens - 1) / max(seconds - first, 1e-9)
-        return self._describe(seconds, f"first token after {first:.2f} s, then {rate:.1f} tokens/s")
+        speed = f"first token after {first:.2f} s"
+        if self.num_output_tokens > 1:
+            speed += f", then {(self.num_output_tokens - 1) / max(seconds - first, 1e-9):.1f} tokens/s"
+        return self._describe(seconds, speed)
 
     def report_batch(self) -> str:
         """For outputs that came once."""

@@ -46,9 +46,9 @@ def describe(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     ]
 
 
-def programs(checkpoint: Checkpoint, *, progress: bool) -> list[Program]:
-    """Backbone, head and scorer as an engine with default arguments records them. Loads the weights."""
-    config, args = checkpoint.config, EngineArgs()
+def programs(checkpoint: Checkpoint, args: EngineArgs, *, progress: bool) -> list[Program]:
+    """Backbone, head and scorer as an engine with these arguments records them. Loads the weights."""
+    config = checkpoint.config
     max_blocks = blocks_for(config.max_position_embeddings, args.cache.block_size)
     with closing(start_backend(args.execution)) as backend:
         model = create_model(config, choose_target(args, backend, checkpoint))

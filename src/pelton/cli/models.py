@@ -8,9 +8,12 @@ from pelton.cli.cached_models import cached_models
 from pelton.cli.messages import show
 from pelton.cli.model_details import describe, programs, size_text
 from pelton.cli.parser import CommandParser
+from pelton.config import EngineArgs
 from pelton.loader import open_checkpoint
 from pelton.loader.aliases import Alias, known_aliases
 
+_OF_PROGRAMS = ("dtype", "quantization")
+"""Engine arguments that make a difference to programs."""
 _OTHERS = """\
 Other models, by
   the path of a GGUF file
@@ -27,10 +30,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--show-program", action="store_true", help="load the model, and print the programs that it runs as"
     )
+    EngineArgs.add_cli_args(parser.add_argument_group("with --show-program"), _OF_PROGRAMS)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
+    args = EngineArgs.from_cli_args(options)
+    given = [name for name in _OF_PROGRAMS if hasattr(options, name)]
+    if given and not options.show_program:
+        raise ValueError(f"--{given[0]} is given, but it is for the programs only; add --show-program")
     if options.model is None:
         if options.show_program or options.revision is not None:
             flag = "--show-program" if options.show_program else "--revision"
@@ -40,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     progress = sys.stderr.isatty()
     checkpoint = open_checkpoint(options.model, options.revision, progress=progress)
     if options.show_program:
-        for program in programs(checkpoint, progress=progress):
+        for program in programs(checkpoint, args, progress=progress):
             show(str(program))
     else:
         _print_table(describe(checkpoint))

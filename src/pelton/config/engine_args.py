@@ -1,7 +1,7 @@
 """One list of engine arguments, for `LLM(...)` and for the command line."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -60,9 +60,11 @@ class EngineArgs:
         return [declared.name for declared in cls._declared()]
 
     @classmethod
-    def add_cli_args(cls, parser: "argparse._ActionsContainer") -> None:
-        """Add every argument as `--flag`, with its documentation."""
+    def add_cli_args(cls, parser: "argparse._ActionsContainer", names: Collection[str] | None = None) -> None:
+        """Add every argument, or those of these names, as `--flag`, with its documentation."""
         for declared in cls._declared():
+            if names is not None and declared.name not in names:
+                continue
             flag = "--" + declared.name.replace("_", "-")
             options: dict[str, Any] = {
                 "help": doc_of(declared).replace("%", "%%"),
