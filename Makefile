@@ -4,7 +4,7 @@ PROMPT =
 ARGS =
 export PROMPT
 
-.PHONY: help run test test-slow test-sanitized test-aarch64 check format native wheel bench-step clean
+.PHONY: help run test test-slow test-amx test-sanitized test-aarch64 check format native wheel bench-step clean
 .NOTPARALLEL:
 
 help:  ## list these targets
@@ -20,6 +20,9 @@ test:  ## the tests that every change must pass
 
 test-slow:  ## the exhaustive variants
 	@scripts/test -m slow $(ARGS)
+
+test-amx:  ## the level amx with its instructions emulated, where the processor has AVX-512 only
+	@scripts/test-amx $(ARGS)
 
 test-sanitized:  ## the native operators' tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/test-sanitized $(ARGS)

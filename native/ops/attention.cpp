@@ -15,6 +15,9 @@
 #include "ops/kv_cache.h"
 #include "runtime/kernel.h"
 #include "vec/vec.h"
+#if defined(PELTON_LEVEL_AMX)
+#include "ops/attention_matrices.h"
+#endif
 
 namespace pelton {
 namespace {
@@ -255,8 +258,7 @@ class Attention {
   void weigh(const Step<Cache>& step, const Step<Cache>* next, const Sums& sums) {
     const QueryBlock& block = *step.block;
     const int64_t group = op_.group, size = op_.cache.head_size;
-    const int64_t start = step.partition * kPartition;
-    const Sight block_sight = sight_of(block, start);
+    const Sight block_sight = sight_of(block, step.partition * kPartition);
     const auto low = [&](int64_t i) { return block_sight.low(int(i * group)); };
     const auto high = [&](int64_t i) { return block_sight.high(int(i * group)); };
     std::memset(sums.totals, 0, num_rows(block) * sizeof(float));
@@ -268,30 +270,33 @@ class Attention {
     const bool is_fetching = num_rows(block) <= kMaxFetchRows && op_.cache.is_tiled();
     const int first_tile = step.first_tile(), num_tiles = step.last_tile() - first_tile;
     const float cap = op_.cap * kLog2E;
-    const float factor = op_.cap > 0.0f ? op_.scale / op_.cap : op_.scale * kLog2E;
+    const float scale = op_.cap > 0.0f ? op_.scale / op_.cap : op_.scale * kLog2E;
     const Element* const* ahead = is_fetching ? fetch(step, next) : nullptr;
     const Sight sight = block_sight.after(int(first * group));
     score_tiles<Cache>(queries_ + first * group * size, int((last - first) * group), size, step.keys, ahead, first_tile,
-                       step.last_tile(), sight, factor, scores_ + first * group * kScoreStride);
+                       step.last_tile(), sight, scores_ + first * group * kScoreStride);
     for (int64_t i = first; i < last; ++i) {
       for (int64_t row = i * group; row < (i + 1) * group; ++row) {
-        sums.max_scores[row] = prepare_scores(scores_ + row * kScoreStride, low(i), high(i), cap);
+        sums.max_scores[row] = prepare_scores(scores_ + row * kScoreStride, low(i), high(i), scale, cap);
       }
     }
-    const int start_low = low(first), stop_high = high(last - 1);
+    // Whole steps of what any row sees.
+    constexpr int kStep = Cache::kValueStep;
+    const int start = low(first) / kStep * kStep, stop = (high(last - 1) + kStep - 1) / kStep * kStep;
     for (int64_t i = first; i < last; ++i) {
       for (int64_t row = i * group; row < (i + 1) * group; ++row) {
-        sums.totals[row] = soften<Cache>(scores_ + row * kScoreStride, low(i), high(i), start_low, stop_high,
-                                         sums.max_scores[row], weights_ + row * kScoreStride);
+        sums.totals[row] =
+            soften<Cache>(scores_ + row * kScoreStride, low(i), high(i), start, stop, cap > 0.0f ? 1.0f : scale,
+                          sums.max_scores[row], weights_ + row * kScoreStride);
       }
     }
     std::memset(sums.values + first * group * stride_, 0, (last - first) * group * stride_ * sizeof(float));
 
-    // A value that only some of the rows see has weight 0 in the others, which changes nothing (`write_row` takes care
-    // of zeros' signs) unless it is infinite or NaN: then each query is computed by itself.
-    if (are_finite<Cache>(step.values, start_low, low(last - 1), size) &&
-        are_finite<Cache>(step.values, high(first), stop_high, size)) {
-      add_range(step, first, last - first, start_low, stop_high, is_fetching ? ahead + num_tiles : nullptr, sums);
+    // A value that only some of the rows see, or none, has weight 0 in the others, which changes nothing (`write_row`
+    // takes care of zeros' signs) unless it is infinite or NaN: then each query is computed by itself.
+    if (are_finite<Cache>(step.values, start, low(last - 1), size) &&
+        are_finite<Cache>(step.values, high(first), stop, size)) {
+      add_range(step, first, last - first, start, stop, is_fetching ? ahead + num_tiles : nullptr, sums);
     } else {
       for (int64_t i = first; i < last; ++i) add_range(step, i, 1, low(i), high(i), nullptr, sums);
     }
@@ -307,21 +312,22 @@ class Attention {
   // Adds the weighted values at the positions [low, high) to the sums of some queries, and touches no others.
   void add_range(const Step<Cache>& step, int64_t first, int64_t num, int low, int high, const Element* const* ahead,
                  const Sums& sums) {
-    constexpr int kStep = Cache::kStep;
+    constexpr int kStep = Cache::kValueStep;
     const int64_t row = first * op_.group;
     const Sight sight = sight_of(*step.block, step.partition * kPartition).after(int(row));
     const auto add = [&](const Element* const* values, const Element* const* fetched, int first_step, int last_step) {
       add_values<Cache>(weights_ + row * kScoreStride, int(num * op_.group), values, fetched, first_step, last_step,
                         sight, op_.cache.head_size, sums.values + row * stride_, stride_);
     };
-    const auto add_half = [&](int position) {
+    const auto add_edge = [&](int edge) {
       const Element* values[kPartitionTiles];
-      values[position / kTile] = half_step(step, position);
-      add(values, nullptr, position / kStep, position / kStep + 1);
+      values[edge * kStep / kTile] = edge_step(step, edge, low, high);
+      add(values, nullptr, edge, edge + 1);
     };
-    if (low % kStep != 0) add_half(low);
-    add(step.values, ahead, (low + kStep - 1) / kStep, high / kStep);
-    if (high % kStep != 0) add_half(high - 1);
+    int begin = low / kStep;
+    if (low % kStep != 0) add_edge(begin++);
+    if (begin < high / kStep) add(step.values, ahead, begin, high / kStep);
+    if (high % kStep != 0 && high / kStep >= begin) add_edge(high / kStep);
   }
 
   // Lists what the scores and then the values of a step shall fetch, tile for tile: what is to come, some tiles ahead.
@@ -348,15 +354,19 @@ class Attention {
     return stream_ + at;
   }
 
-  // A tile with the value at a position, whose neighbour in the same step is hidden, and is 0 here.
-  const Element* half_step(const Step<Cache>& step, int position) {
+  // A tile with the values of one step, of which those outside of [low, high) are hidden, and are 0 here.
+  const Element* edge_step(const Step<Cache>& step, int edge, int low, int high) {
     constexpr int kStep = Cache::kStep;
-    const int tile = position / kTile, row = position % kTile / kStep, element = position % kStep;
     const int64_t row_size = op_.cache.head_size * kStep;
-    const Element* from = step.values[tile] + row * row_size;
-    Element* to = edge_ + row * row_size;
-    for (int64_t i = 0; i < row_size; i += kStep) {
-      for (int j = 0; j < kStep; ++j) to[i + j] = j == element ? from[i + j] : Element(0);
+    const int first = edge * Cache::kValueStep, tile = first / kTile;
+    for (int position = first; position < first + Cache::kValueStep; position += kStep) {
+      const int64_t row = position % kTile / kStep * row_size;
+      for (int i = 0; i < kStep; ++i) {
+        const bool is_seen = position + i >= low && position + i < high;
+        const Element* from = step.values[tile] + row + i;
+        Element* to = edge_ + row + i;
+        for (int64_t j = 0; j < row_size; j += kStep) to[j] = is_seen ? from[j] : Element(0);
+      }
     }
     return edge_;
   }
@@ -437,6 +447,9 @@ void run(const Arg* args, Worker& worker) {
   const AttentionArgs op(args);
   if (op.cache.is_bf16) {
     const FlushDenormals flushing;
+#if defined(PELTON_LEVEL_AMX)
+    if (BFloat16MatrixCache::takes(op.cache.head_size)) return run_cache<BFloat16MatrixCache>(op, worker);
+#endif
     if constexpr (kHasDot) {
       if (is_dot_fast()) return run_cache<BFloat16DotCache>(op, worker);
     }

@@ -25,8 +25,9 @@ inline constexpr int kScoreStride = kPartition + 16;
 
 inline constexpr int kTileVectors = kTile / kLanes;
 
-// A step takes one element of the head (keys) or one position (values). `Operand` is the format of the copied queries
-// and of the weights.
+// A step takes kStep elements of the head (keys), or kValueStep positions (values): all of them, be they seen or not.
+// kStep is also how many lie side by side in the cache. `Operand` is the format of the copied queries and of the
+// weights.
 //
 // Rows and vectors are summed as many at a time as the registers of the level hold. 30 rows, 256 keys of 64: with
 // AVX2 6 x 2 take 19.6 us (float32) and 22.1 (bfloat16), 4 x 2 22.7 and 24.1, 3 x 4 21.2 and 28.5.
@@ -35,6 +36,7 @@ struct Float32Cache {
   using Operand = float;
   using Vector = F32;
   static constexpr int kStep = 1;
+  static constexpr int kValueStep = 1;
   static constexpr int kExpDegree = 6;
   static constexpr int kMaxRows = 6;
   static constexpr int max_vectors(int) { return 4; }
@@ -57,6 +59,7 @@ struct BFloat16Cache {
     F32 low, high;
   };
   static constexpr int kStep = 2;
+  static constexpr int kValueStep = 2;
   static constexpr int kExpDegree = 4;  // weights are rounded
   static constexpr int kMaxRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
   static constexpr int max_vectors(int rows) { return kLanes == 16 && rows <= 5 ? 4 : 2; }
@@ -83,6 +86,7 @@ struct BFloat16DotCache {
   using Operand = uint16_t;
   using Vector = Pairs;
   static constexpr int kStep = 2;
+  static constexpr int kValueStep = 2;
   static constexpr int kExpDegree = 4;
   static constexpr int kMaxRows = kLanes == 4 ? 2 : 6;
   static constexpr int max_vectors(int) { return kLanes == 16 ? 4 : 2; }
@@ -126,7 +130,7 @@ int group_rows(int num_rows) {
 // fetches the tiles `ahead`, if kAhead, step by step.
 template <class Cache, int kRows, int kTiles, bool kAhead>
 void score_block(const typename Cache::Operand* queries, int64_t head_size, const typename Cache::Element* const* keys,
-                 const typename Cache::Element* const* ahead, float scale, float* scores) {
+                 const typename Cache::Element* const* ahead, float* scores) {
   constexpr int kVectors = kTiles * kTileVectors;
   constexpr int kStep = Cache::kStep;
   F32 sums[kRows][kVectors];
@@ -156,7 +160,7 @@ void score_block(const typename Cache::Operand* queries, int64_t head_size, cons
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kVectors; ++i) store(scores + row * kScoreStride + i * kLanes, sums[row][i] * broadcast(scale));
+    for (int i = 0; i < kVectors; ++i) store(scores + row * kScoreStride + i * kLanes, sums[row][i]);
   }
 }
 
@@ -165,7 +169,7 @@ void score_block(const typename Cache::Operand* queries, int64_t head_size, cons
 template <class Cache>
 void score_tiles(const typename Cache::Operand* queries, int num_rows, int64_t head_size,
                  const typename Cache::Element* const* keys, const typename Cache::Element* const* ahead, int first,
-                 int last, const Sight& sight, float scale, float* scores) {
+                 int last, const Sight& sight, float* scores) {
   const int group = group_rows<Cache>(num_rows);
   with_constant<Cache::kMaxRows>(group, [&](auto group_constant) {
     constexpr int kMaxTiles = std::max(1, Cache::max_vectors(decltype(group_constant)::value) / kTileVectors);
@@ -182,9 +186,9 @@ void score_tiles(const typename Cache::Operand* queries, int num_rows, int64_t h
           with_constant<kMaxTiles>(end - tile, [&](auto constant) {
             constexpr int kRows = decltype(row_constant)::value, kTiles = decltype(constant)::value;
             if (is_fetching) {
-              score_block<Cache, kRows, kTiles, true>(q, head_size, keys + tile, ahead + tile - first, scale, target);
+              score_block<Cache, kRows, kTiles, true>(q, head_size, keys + tile, ahead + tile - first, target);
             } else {
-              score_block<Cache, kRows, kTiles, false>(q, head_size, keys + tile, nullptr, scale, target);
+              score_block<Cache, kRows, kTiles, false>(q, head_size, keys + tile, nullptr, target);
             }
           });
         });
@@ -253,7 +257,7 @@ template <class Cache>
 void add_values(const typename Cache::Operand* weights, int num_rows, const typename Cache::Element* const* values,
                 const typename Cache::Element* const* ahead, int first, int last, const Sight& sight, int64_t head_size,
                 float* sums, int64_t stride) {
-  constexpr int kStep = Cache::kStep;
+  constexpr int kStep = Cache::kValueStep;
   const int64_t num_whole = head_size / kLanes;
   const int group = group_rows<Cache>(num_rows);
   for (int row = 0, rows = 0; row < num_rows; row += rows) {
@@ -293,34 +297,35 @@ void add_values(const typename Cache::Operand* weights, int num_rows, const type
   }
 }
 
-// The highest of a row's scores of the positions [low, high) of a partition, capped if cap > 0. Hidden scores in the
-// same vectors become minus infinity.
-inline float prepare_scores(float* scores, int low, int high, float cap) {
+// The highest of a row's scores of the positions [low, high) of a partition, times `scale`. If cap > 0, all become
+// cap * tanh(scale * score). Hidden scores in the same vectors become what is lowest in the end.
+inline float prepare_scores(float* scores, int low, int high, float scale, float cap) {
   const int first = low / kLanes * kLanes, last = (high - 1) / kLanes * kLanes;  // the last vector
   if (cap > 0.0f) {
-    for (int at = first; at <= last; at += kLanes) store(scores + at, broadcast(cap) * tanh(load(scores + at)));
+    for (int at = first; at <= last; at += kLanes) {
+      store(scores + at, broadcast(cap) * tanh(load(scores + at) * broadcast(scale)));
+    }
+    scale = 1.0f;
   }
-  const F32 hidden = broadcast(-__builtin_inff());
+  const F32 factor = broadcast(scale), hidden = broadcast(scale < 0.0f ? __builtin_inff() : -__builtin_inff());
   if (low != first) store(scores + first, select(first_lanes(low - first), hidden, load(scores + first)));
-  F32 highest = load(scores + last);
-  if (high != last + kLanes) {
-    highest = select(first_lanes(high - last), highest, hidden);
-    store(scores + last, highest);
-  }
-  for (int at = first; at < last; at += kLanes) highest = max(highest, load(scores + at));
+  if (high != last + kLanes) store(scores + last, select(first_lanes(high - last), load(scores + last), hidden));
+  F32 highest = load(scores + last) * factor;
+  for (int at = first; at < last; at += kLanes) highest = max(highest, load(scores + at) * factor);
   return reduce_max(highest);
 }
 
-// Softmax weights of a row's prepared scores -> their sum. Weights of hidden positions in [start, stop) are 0.
+// Softmax weights of a row's prepared scores, times `scale` -> their sum. Weights of hidden positions in [start, stop)
+// are 0.
 template <class Cache>
-float soften(const float* scores, int low, int high, int start, int stop, float max_score,
+float soften(const float* scores, int low, int high, int start, int stop, float scale, float max_score,
              typename Cache::Operand* weights) {
-  const F32 shift = broadcast(max_score);
+  const F32 factor = broadcast(scale), shift = broadcast(-max_score);
   F32 sum = zero();
   int at = start / kLanes * kLanes;
   for (; at + kLanes <= low; at += kLanes) Cache::store_weights(weights + at, zero());
   for (; at < high; at += kLanes) {
-    const F32 weight = exp2<Cache::kExpDegree>(load(scores + at) - shift);
+    const F32 weight = exp2<Cache::kExpDegree>(fma(load(scores + at), factor, shift));
     sum = sum + weight;
     Cache::store_weights(weights + at, weight);
   }

@@ -10,13 +10,13 @@
 #include <cstring>
 
 #include "ops/formats.h"
+#include "ops/matrix_sums.h"
 #include "ops/panels.h"
 #include "ops/quantize.h"
 #include "vec/vec.h"
 
 namespace pelton {
 
-inline constexpr int64_t kRowBytes = 64;              // of a register
 inline constexpr int64_t kSumsBytes = kPanel * 4;     // of a row of sums
 inline constexpr int64_t kWeightsBytes = kBytesStep;  // from one row of a panel to the next
 static_assert(kPanel * 4 == 3 * kRowBytes);
@@ -54,7 +54,7 @@ struct BFloat16Matrices : MatrixFormat {
   template <bool kHasTwoHalves, int kPrefetches>
   static void multiply(const Rows& rows, int64_t num_rows, int64_t half, const std::byte* panel, Ahead ahead,
                        float* sums) {
-    clear<kHasTwoHalves>();
+    MatrixSums<kHasTwoHalves, 3>::clear();
     const std::byte* x = rows.first;
     const std::byte* second = x + (num_rows - half) * rows.row_bytes;
     int64_t at = 0;
@@ -73,64 +73,14 @@ struct BFloat16Matrices : MatrixFormat {
                                        reinterpret_cast<const std::byte*>(last[num_rows - half]), 2 * kStep, weights,
                                        ahead);
     }
-    store<kHasTwoHalves>(sums, sums + (num_rows - half) * kPanel);
-  }
-
-  template <bool kHasTwoHalves>
-  static void clear() {
-    clear_matrix<0>();
-    clear_matrix<1>();
-    clear_matrix<2>();
-    if constexpr (kHasTwoHalves) {
-      clear_matrix<3>();
-      clear_matrix<4>();
-      clear_matrix<5>();
-    }
-  }
-
-  template <bool kHasTwoHalves>
-  static void store(float* first, float* second) {
-    store_matrix<0>(first, kSumsBytes);
-    store_matrix<1>(first + 16, kSumsBytes);
-    store_matrix<2>(first + 32, kSumsBytes);
-    if constexpr (kHasTwoHalves) {
-      store_matrix<3>(second, kSumsBytes);
-      store_matrix<4>(second + 16, kSumsBytes);
-      store_matrix<5>(second + 32, kSumsBytes);
-    }
+    MatrixSums<kHasTwoHalves, 3>::store(sums, sums + (num_rows - half) * kPanel, kSumsBytes);
   }
 
   template <bool kHasTwoHalves, int kPrefetches>
   static void step(const std::byte* x, const std::byte* second, int64_t stride, const std::byte* panel, Ahead& ahead) {
-    if constexpr (!kHasTwoHalves) {
-      load_matrix<6>(x, stride);
-      load_matrix<3>(panel, kWeightsBytes);
-      add_bf16_products<0, 6, 3>();
-      ahead.fetch<kPrefetches>();
-      load_matrix<4>(panel + kRowBytes, kWeightsBytes);
-      add_bf16_products<1, 6, 4>();
-      ahead.fetch<kPrefetches>();
-      load_matrix<5>(panel + 2 * kRowBytes, kWeightsBytes);
-      add_bf16_products<2, 6, 5>();
-      ahead.fetch<kPrefetches>();
-    } else {
-      load_matrix<6>(x, stride);
-      load_matrix<7>(panel, kWeightsBytes);
-      add_bf16_products<0, 6, 7>();
-      load_matrix<6>(second, stride);
-      add_bf16_products<3, 6, 7>();
-      ahead.fetch<kPrefetches>();
-      load_matrix<7>(panel + kRowBytes, kWeightsBytes);
-      add_bf16_products<4, 6, 7>();
-      load_matrix<6>(x, stride);
-      add_bf16_products<1, 6, 7>();
-      ahead.fetch<kPrefetches>();
-      load_matrix<7>(panel + 2 * kRowBytes, kWeightsBytes);
-      add_bf16_products<2, 6, 7>();
-      load_matrix<6>(second, stride);
-      add_bf16_products<5, 6, 7>();
-      ahead.fetch<kPrefetches>();
-    }
+    MatrixSums<kHasTwoHalves, 3>::add(
+        x, second, stride, [&](int i) { return panel + i * kRowBytes; }, kWeightsBytes,
+        [&](int) { ahead.fetch<kPrefetches>(); });
   }
 };
 

@@ -80,7 +80,9 @@ struct Meetings final : pelton::Work {
 // Whether the processor has AMX for bfloat16 and bytes, and the system lets this process use its registers from now on,
 // in all threads. It refuses where a thread has a signal stack that could not hold them.
 bool permits_amx() {
-#if defined(__linux__)
+#if defined(PELTON_EMULATED_AMX)
+  return true;
+#elif defined(__linux__)
   constexpr unsigned int kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25, kAll = kBFloat16 | kTiles | kInt8;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned int a = 0, b = 0, c = 0, features = 0;

@@ -12,6 +12,8 @@
 namespace pelton {
 namespace {
 
+constexpr float kScale = 0.2f;
+
 struct Case {
   int num_rows;
   int64_t head_size;
@@ -56,13 +58,13 @@ std::vector<float> attend(const Case& item) {
   std::transform(item.queries.begin(), item.queries.end(), queries.begin(), Cache::widen);
   std::vector<float> scores(size_t(num_rows) * kScoreStride), results(size_t(num_rows) * size_t(2 + stride));
   const int low = item.sight.low(0), high = item.sight.high(num_rows - 1), last_tile = (high + kTile - 1) / kTile;
-  score_tiles<Cache>(queries.data(), num_rows, size, keys, nullptr, low / kTile, last_tile, item.sight, 0.2f,
-                     scores.data());
+  score_tiles<Cache>(queries.data(), num_rows, size, keys, nullptr, low / kTile, last_tile, item.sight, scores.data());
   for (int row = 0; row < num_rows; ++row) {
     const int row_low = item.sight.low(row), row_high = item.sight.high(row);
     float *max_score = &results[size_t(2 * row)], *total = max_score + 1, *of_row = &scores[size_t(row) * kScoreStride];
-    *max_score = prepare_scores(of_row, row_low, row_high, 0.0f);
-    *total = soften<Cache>(of_row, row_low, row_high, low, high, *max_score, &weights[size_t(row) * kScoreStride]);
+    *max_score = prepare_scores(of_row, row_low, row_high, kScale, 0.0f);
+    *total =
+        soften<Cache>(of_row, row_low, row_high, low, high, kScale, *max_score, &weights[size_t(row) * kScoreStride]);
   }
   add_values<Cache>(weights.data(), num_rows, values, nullptr, low / 2, (high + 1) / 2, item.sight, size,
                     &results[size_t(2 * num_rows)], stride);

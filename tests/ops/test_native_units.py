@@ -36,14 +36,15 @@ def level_flags(level: str) -> list[str]:
     return flags.replace('""', "").split()
 
 
-def compile_and_run(level: str, source: str, tmp_path: Path) -> None:
+def compile_and_run(level: str, source: str, tmp_path: Path, *more_flags: str, needs: str = "") -> None:
+    """Skips where the processor does not run the level, or the one that it `needs` instead."""
     if level != "portable" and platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip(f"{level} is for x86-64")
     assert COMPILER is not None
     program = str(tmp_path / "program")
-    flags = [*BASE_FLAGS.split(), *level_flags(level), f"-I{NATIVE}", f"-DPELTON_LEVEL_{level.upper()}"]
+    flags = [*BASE_FLAGS.split(), *level_flags(level), f"-I{NATIVE}", f"-DPELTON_LEVEL_{level.upper()}", *more_flags]
     subprocess.run([COMPILER, *flags, str(NATIVE / "tests" / source), "-o", program], check=True)
-    if not NEEDED[level] <= processor_flags():
+    if not NEEDED[needs or level] <= processor_flags():
         pytest.skip(f"compiles; this processor does not run {level}")
     done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -63,6 +64,12 @@ def test_attention_by_dot_and_by_fma(tmp_path: Path) -> None:
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_matrices(tmp_path: Path) -> None:
     compile_and_run("amx", "matrix_test.cpp", tmp_path)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_emulated_matrices(tmp_path: Path) -> None:
+    """What `make test-amx` takes for AMX has its arithmetic."""
+    compile_and_run("amx", "matrix_test.cpp", tmp_path, "-DPELTON_EMULATED_AMX", needs="avx512")
 
 
 def build_and_run(tmp_path: Path, flags: list[str], sources: list[str], *arguments: str) -> None:
