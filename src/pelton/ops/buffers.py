@@ -1,6 +1,6 @@
 """Memory for the values of a program, and what its runs check."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 import numpy as np
@@ -28,14 +28,18 @@ class Buffers:
         start = -memory.ctypes.data % ALIGNMENT
         self._arena = memory[start : start + self._plan.arena_bytes]
         self._address: int = self._arena.ctypes.data
-        self._inputs = [(name, value.dtype, value.shape[0], value.shape[1:]) for name, value in program.inputs.items()]
-        # Of the last run: what it was given and where that lies, and the sizes; often the same again.
+        self._inputs = [
+            (name, value.dtype, *self._rows(value), value.shape[1:]) for name, value in program.inputs.items()
+        ]
+        # Of the last run, and often of the next: sizes, what it was given, where that lies, what it left.
+        self.last_sizes: list[int] | None = None
+        """Of `dims`, as of the last `addresses`: the same list while they do not change."""
         self._last_arrays: list[AnyArray | None] = [None] * len(self._inputs)
         self._last_addresses = [0] * len(self._inputs)
         self._last_outputs: dict[str, AnyArray] = {}
         self._input_ids = {value.id for value in program.inputs.values()}
         self._outputs = {
-            name: (self._view(value, self._max_sizes), value.shape[0]) for name, value in program.outputs.items()
+            name: (self._view(value, self._max_sizes), *self._rows(value)) for name, value in program.outputs.items()
         }
         self._output_names = {value.id: name for name, value in program.outputs.items()}
 
@@ -66,8 +70,8 @@ class Buffers:
 
     def output(self, name: str, sizes: Mapping[Dim, int]) -> AnyArray:
         """View of an output of a run with these sizes."""
-        array, rows = self._outputs[name]
-        num_rows = rows if isinstance(rows, int) else sizes[rows.base] + rows.plus
+        array, dim, plus = self._outputs[name]
+        num_rows = plus if dim is None else sizes[self.dims[dim]] + plus
         view = self._last_outputs.get(name)
         if view is None or len(view) != num_rows:
             view = self._last_outputs[name] = array[:num_rows]
@@ -97,13 +101,17 @@ class Buffers:
         own = {dim: sizes[dim] for dim in self.dims}
         return own if self._tile is None else own | {self._tile[0]: num_rows}
 
-    def check_sizes(self, sizes: Mapping[Dim, int]) -> None:
-        """Raise ValueError for sizes beyond those planned for."""
-        for dim, most in self._max_sizes.items():
-            if not 0 <= sizes[dim] <= most:
+    def _rows(self, value: Value) -> tuple[int | None, int]:
+        """How many rows a value has: the index of a dimension, or None, and what is added to its size."""
+        rows = value.shape[0]
+        return (None, rows) if isinstance(rows, int) else (self.dims.index(rows.base), rows.plus)
+
+    def _check_sizes(self, sizes: Iterable[int]) -> None:
+        """Raise ValueError for sizes of `dims` beyond those planned for."""
+        for size, (dim, most) in zip(sizes, self._max_sizes.items(), strict=True):
+            if not 0 <= size <= most:
                 raise ValueError(
-                    f"{self.program.name}: {dim} = {sizes[dim]} is not within 0 and {most}, "
-                    "for which the arena was planned"
+                    f"{self.program.name}: {dim} = {size} is not within 0 and {most}, for which the arena was planned"
                 )
 
     def addresses(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[int]:
@@ -112,15 +120,19 @@ class Buffers:
 
         Written for speed: after each step, what Python touches has left the processor's caches.
         """
-        self.check_sizes(sizes)
+        own_sizes = [sizes[dim] for dim in self.dims]
+        if own_sizes != self.last_sizes:
+            self._check_sizes(own_sizes)
+            self.last_sizes = own_sizes
+            self._last_arrays = [None] * len(self._inputs)
         if inputs.keys() != self.program.inputs.keys():
             raise ValueError(f"{self.program.name} takes {sorted(self.program.inputs)}, got {sorted(inputs)}")
         addresses = self._last_addresses
-        for index, (name, dtype, rows, columns) in enumerate(self._inputs):
+        for index, (name, dtype, dim, plus, columns) in enumerate(self._inputs):
             array = inputs[name]
-            num_rows = rows if isinstance(rows, int) else sizes[rows.base] + rows.plus
-            if array is self._last_arrays[index] and len(array) == num_rows:
+            if array is self._last_arrays[index]:
                 continue
+            num_rows = plus if dim is None else own_sizes[dim] + plus
             interface = array.__array_interface__
             if (
                 interface["shape"] != (num_rows, *columns)

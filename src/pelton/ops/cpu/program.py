@@ -68,9 +68,9 @@ class NativeProgram:
                 spec.num_args = len(args)
                 spec.args = (ArgSpec * len(args))(*args)
         self._input_array = (c_int64 * len(program.inputs))()
-        # The sizes of the last run, and what they were cut into: often the same again.
-        self._last_sizes: list[int] | None = None
+        # What the last run was cut into, and for which sizes: often the same again.
         self._last_segments: list[Segment] = []
+        self._sizes_of_segments: list[int] | None = None
         self._callbacks = [i for i, launch in enumerate(program.launches) if launch.operator.is_callback]
         self._handle = library.create_program(launches)
         # Not at exit: another thread may still be running it.
@@ -90,10 +90,9 @@ class NativeProgram:
         """
         for index, address in enumerate(self._buffers.addresses(sizes, inputs)):
             self._input_array[index] = address
-        own_sizes = [sizes[dim] for dim in self._dims]
-        if own_sizes != self._last_sizes:
+        if self._buffers.last_sizes is not self._sizes_of_segments:
             self._last_segments = list(self._segments(sizes))
-            self._last_sizes = own_sizes
+            self._sizes_of_segments = self._buffers.last_sizes
         return self._last_segments
 
     def _segments(self, sizes: Mapping[Dim, int]) -> Iterator[Segment]:
