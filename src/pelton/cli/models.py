@@ -35,10 +35,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    args = EngineArgs.from_cli_args(options)
-    given = [name for name in _OF_PROGRAMS if hasattr(options, name)]
+    given = {name: getattr(options, name) for name in _OF_PROGRAMS if hasattr(options, name)}
     if given and not options.show_program:
-        raise ValueError(f"--{given[0]} is given, but it is for the programs only; add --show-program")
+        raise ValueError(f"--{next(iter(given))} is given, but it is for the programs only; add --show-program")
     if options.model is None:
         if options.show_program or options.revision is not None:
             flag = "--show-program" if options.show_program else "--revision"
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     progress = sys.stderr.isatty()
     checkpoint = open_checkpoint(options.model, options.revision, progress=progress)
     if options.show_program:
-        for program in programs(checkpoint, args, progress=progress):
+        for program in programs(checkpoint, EngineArgs.create(**given), progress=progress):
             show(str(program))
     else:
         _print_table(describe(checkpoint))
