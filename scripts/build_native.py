@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=IN_PLACE, help="folder of the libraries (default: in src/)")
     parser.add_argument("--build", type=Path, default=REPOSITORY / "build" / "native", help="folder of object files")
     parser.add_argument("--werror", action="store_true", help="a warning is an error")
-    parser.add_argument("--emulate-amx", action="store_true", help="levels portable and amx, for other processors")
+    parser.add_argument("--emulate-amx", action="store_true", help="the level amx, for processors without; not avx2")
     parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UndefinedBehaviorSanitizer")
     parser.add_argument("--cross", default="", metavar="TRIPLE", help="for another processor: aarch64-linux-gnu")
     options = parser.parse_args(arguments)

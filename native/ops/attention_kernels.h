@@ -315,17 +315,17 @@ inline float prepare_scores(float* scores, int low, int high, float scale, float
   return reduce_max(highest);
 }
 
-// Softmax weights of a row's prepared scores, times `scale` -> their sum. Weights of hidden positions in [start, stop)
-// are 0.
+// Softmax weights of a row's prepared scores, times `scale` -> their sum. (Not by `fma`: the highest has weight 1.)
+// Weights of hidden positions in [start, stop) are 0.
 template <class Cache>
 float soften(const float* scores, int low, int high, int start, int stop, float scale, float max_score,
              typename Cache::Operand* weights) {
-  const F32 factor = broadcast(scale), shift = broadcast(-max_score);
+  const F32 factor = broadcast(scale), shift = broadcast(max_score);
   F32 sum = zero();
   int at = start / kLanes * kLanes;
   for (; at + kLanes <= low; at += kLanes) Cache::store_weights(weights + at, zero());
   for (; at < high; at += kLanes) {
-    const F32 weight = exp2<Cache::kExpDegree>(fma(load(scores + at), factor, shift));
+    const F32 weight = exp2<Cache::kExpDegree>(load(scores + at) * factor - shift);
     sum = sum + weight;
     Cache::store_weights(weights + at, weight);
   }

@@ -87,7 +87,7 @@ template <>
 inline void add_values<BFloat16MatrixCache>(const uint16_t* weights, int num_rows, const uint16_t* const* values,
                                             const uint16_t* const* ahead, int first, int last, const Sight& sight,
                                             int64_t head_size, float* sums, int64_t stride) {
-  const int num_columns = int(head_size / 16), at_a_time = (num_columns + 2) / 3;
+  const int num_columns = int(head_size / 16), num_groups = (num_columns + 2) / 3;
   for_matrix_rows(num_rows, kTile / 2, [&](int row, int rows, int half, auto has_two_halves) {
     const bool is_fetching = ahead != nullptr && row == 0;
     int begin = first, end = last;
@@ -98,7 +98,7 @@ inline void add_values<BFloat16MatrixCache>(const uint16_t* weights, int num_row
     const auto* x = weights + row * kScoreStride;
     const auto* second = x + (rows - half) * kScoreStride;
     for (int column = 0, num = 0; column < num_columns; column += num) {
-      num = std::min((num_columns + at_a_time - 1) / at_a_time, num_columns - column);
+      num = std::min((num_columns + num_groups - 1) / num_groups, num_columns - column);
       with_constant<3>(num, [&](auto num_constant) {
         using OfColumns = MatrixSums<has_two_halves, num_constant>;
         float* target = sums + row * stride + column * 16;

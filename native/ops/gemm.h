@@ -115,9 +115,9 @@ struct Tiles {
 
 // How the rows and panels of a product are cut.
 struct Cut {
-  int64_t num_blocks;  // of rows
-  int64_t num_rows;    // of a block
-  int64_t num_panels;  // or groups of interleaved panels
+  int64_t num_blocks;    // of rows
+  int64_t num_rows = 0;  // of a block
+  int64_t num_panels;    // or groups of interleaved panels
 
   // Each thread gets rows of its own if that leaves blocks of `min_rows`.
   Cut(int64_t rows, int64_t row_bytes, int64_t panels, int num_threads, int64_t min_rows) : num_panels(panels) {
@@ -126,7 +126,9 @@ struct Cut {
     num_blocks = (rows + most - 1) / most;
     const int64_t of_all = (num_blocks + num_threads - 1) / num_threads * num_threads;
     if (rows >= min_rows * of_all) num_blocks = of_all;
-    num_rows = num_blocks == 0 ? 0 : ((rows + num_blocks - 1) / num_blocks + 7) / 8 * 8;
+    if (num_blocks == 0) return;
+    num_rows = ((rows + num_blocks - 1) / num_blocks + 7) / 8 * 8;
+    num_blocks = (rows + num_rows - 1) / num_rows;  // none is empty
   }
   int64_t num_units() const { return num_blocks * num_panels; }
 };
@@ -165,7 +167,7 @@ class Product {
   // This thread's part in a pass. `finish` gets its tiles in the last one, for each row in ascending order of columns.
   template <class Finish>
   void run(Finish&& finish) {
-    if (kIsQuantized && x_.rows > kFewRows && worker_.pass() == 0) return quantize_claimed();
+    if (kIsQuantized && x_.rows > kFewRows && worker_.pass() == 0) return quantize_shared();
     const int64_t num_units = cut_.num_units();
     // Then a launch takes some 2 us on one thread, and sharing it costs more than it gains.
     const bool is_small = unit_bytes() * num_panels(n_) * ((x_.rows + 7) / 8) < (64 << 10);
@@ -206,7 +208,7 @@ class Product {
     }
   }
 
-  void quantize_claimed() {
+  void quantize_shared() {
     constexpr int64_t kChunkElements = 4096;  // some 0.5 us
     const int64_t chunk = std::max<int64_t>(kChunkElements / x_.cols, 1);
     for_own_first(worker_, x_.rows, chunk,
@@ -327,7 +329,8 @@ class Product {
   // stay in a first-level cache, from which each is read again and again. 64 rows of SmolLM2 in int8 take 19.4 ms
   // instead of 20.4; of more, the sums do not stay either.
   static constexpr int64_t kRowsByPart = 64;
-  static constexpr int64_t kSumsRows = kParts > 1 ? kRowsByPart : std::max<int>(Format::kRows, Format::Many::kRows);
+  static constexpr int64_t kTileRows = std::max<int>(Format::kRows, Format::Many::kRows);
+  static constexpr int64_t kSumsRows = kParts > 1 ? std::max(kRowsByPart, kTileRows) : kTileRows;
   alignas(64) float sums_[kParts][kSumsRows * kPanel];
   MatrixShapes shapes_;
 };

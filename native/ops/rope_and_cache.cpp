@@ -181,8 +181,8 @@ template <class Element>
 void run_cache(const RopeArgs& op, Worker& worker) {
   Rope<Element> rope(op, worker);
   const int64_t num_tokens = op.qkv.rows;
-  // Neighbours in a tile share its cache lines, so one thread takes up to a tile of tokens; and what takes less than
-  // some 2 us is not worth sharing.
+  // Neighbours in a tile share its cache lines, so a thread takes up to a tile of tokens at a time; and what takes less
+  // than some 2 us is not worth sharing.
   const int64_t min_chunk = std::min<int64_t>(kMinElements / op.qkv.cols + 1, kTile);
   const int64_t chunk = std::clamp<int64_t>(num_tokens / (4 * worker.count()), min_chunk, kTile);
   for_own_first(worker, num_tokens, chunk, [&](int64_t first, int64_t last) { rope.run_tokens(first, last); });

@@ -78,9 +78,14 @@ void for_claimed(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
 // Runs `work(first, last)` for all items, up to `chunk` at a time. Each thread begins with a range of its own, in
 // order, so that it reads one run of memory; whoever is done helps others with what is left of theirs. Items that are
 // rows are the same thread's in one launch after the other, as far as it goes: what lies in its core's caches stays
-// there.
+// there. Items
+// that are one chunk are not shared out.
 template <class F>
 void for_own_first(Worker& worker, int64_t num_items, int64_t chunk, F&& work) {
+  if (num_items <= chunk) {
+    if (num_items > 0 && worker.claim_of(0) == 0) work(int64_t(0), num_items);
+    return;
+  }
   for (int i = 0; i < worker.count(); ++i) {
     const int owner = (worker.index() + i) % worker.count();
     const int64_t begin = num_items * owner / worker.count(), end = num_items * (owner + 1) / worker.count();

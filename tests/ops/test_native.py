@@ -115,6 +115,40 @@ def test_rows_do_not_change_each_other(level, weight_format, n, k):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_many_rows_however_they_are_cut(level, weight_format):
+    """Blocks of rows for every thread, of numbers that leave the last ones empty or short: the same bits as alone."""
+    rng = np.random.default_rng(9)
+    for k, num_rows, num_threads in ((4608, 193, 2), (64, 257, 8), (64, 193, 6), (1536, 65, 2), (64, 130, 3)):
+        weight = pack_rows([rng.standard_normal((50, k)).astype(np.float32)], weight_format=weight_format)
+        x = rng.standard_normal((num_rows, k)).astype(weight.input_dtype)
+        alone, together = native_backend(level, 1), native_backend(level, num_threads)
+        (expected,) = run_operator(alone, LINEAR, (x[-1:], weight, None))
+        (rows,) = run_operator(together, LINEAR, (x, weight, None))
+        assert rows[-1:].tobytes() == expected.tobytes(), (k, num_rows, num_threads)
+        (rows_of_one,) = run_operator(alone, LINEAR, (x, weight, None))
+        assert rows.tobytes() == rows_of_one.tobytes(), (k, num_rows, num_threads)
+        alone.close()
+        together.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
+def test_attention_to_huge_scores(level, weight_format):
+    """The highest score has weight 1, however its product with the scale is rounded."""
+    backend = native_backend(level)
+    attention = next(operator for operator in OPERATORS if str(operator) == "attention")
+    for seed in range(10):
+        arguments = attention.generate(np.random.default_rng(seed), {T: 3, R: 1, L: 1}, weight_format)
+        q = (arguments[0].astype(np.float32) * np.float32(1e10)).astype(arguments[0].dtype)
+        (output,) = run_operator(backend, attention, (q, *arguments[1:]))
+        (expected,) = references(attention, (q, *arguments[1:]))
+        finite = np.isfinite(expected.astype(np.float32))
+        assert np.isfinite(output.astype(np.float32))[finite].all(), f"seed {seed}"
+    backend.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("weight_format", ["fp32", "bf16"])
 @pytest.mark.parametrize("k", [1, 33, 64])
 def test_columns_do_not_change_each_other(level, weight_format, k):

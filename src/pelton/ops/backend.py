@@ -29,7 +29,7 @@ class CompiledProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One program of a step, which has it once, and its inputs, which may be outputs of programs before it."""
+    """One program of a step, and its inputs, which may be outputs of programs before it."""
 
     program: CompiledProgram
     sizes: Mapping[Dim, int]

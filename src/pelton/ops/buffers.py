@@ -123,8 +123,8 @@ class Buffers:
         own_sizes = [sizes[dim] for dim in self.dims]
         if own_sizes != self.last_sizes:
             self._check_sizes(own_sizes)
-            self.last_sizes = own_sizes
             self._last_arrays = [None] * len(self._inputs)
+            self.last_sizes = own_sizes
         if inputs.keys() != self.program.inputs.keys():
             raise ValueError(f"{self.program.name} takes {sorted(self.program.inputs)}, got {sorted(inputs)}")
         addresses = self._last_addresses

@@ -4,13 +4,14 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import RLock
 
 import numpy as np
 
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.ops.backend import Backend, CompiledProgram, Run, Tile
 from pelton.ops.buffers import check_no_nan
-from pelton.ops.cpu.library import Library, PanelPlace, RunSpec, SourceRows
+from pelton.ops.cpu.library import BUSY, Library, PanelPlace, RunSpec, SourceRows
 from pelton.ops.cpu.memory import HUGE_PAGE, WeightMemory, map_huge
 from pelton.ops.cpu.program import NativeProgram, Segment, run_array
 from pelton.ops.dims import Dim
@@ -41,6 +42,7 @@ class CPUBackend(Backend):
         self._is_eager = eager or check_nan
         self._check_nan = check_nan
         self._memory = WeightMemory()
+        self._lock = RLock()
         self._replay = library.create_replay(num_threads)
         self._process_id = os.getpid()
         self._close = weakref.finalize(self, _end_threads, library, self._replay, self._process_id)
@@ -71,7 +73,15 @@ class CPUBackend(Backend):
         Raises RuntimeError if a kernel refuses its arguments, or the backend is busy with another call.
         """
         replay = self._open()
-        assert len({id(run.program) for run in runs}) == len(runs), "a program runs once in a step"
+        # Callbacks may come back in here, other threads may not.
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(BUSY)
+        try:
+            self._run(replay, runs)
+        finally:
+            self._lock.release()
+
+    def _run(self, replay: int, runs: Sequence[Run]) -> None:
         specs: list[RunSpec] = []
         for run in runs:
             program = _native(run.program)

@@ -16,7 +16,7 @@ INTERFACE = 2
 
 _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
-_BUSY = "busy: a backend takes one call at a time"
+BUSY = "busy: a backend takes one call at a time"
 _DOES_NOT_FIT = 2
 _MISFITS = {
     "int8": "it has numbers that are not finite, which int8 cannot hold; set quantization to none instead",
@@ -155,13 +155,13 @@ class Library:
     def barrier_ns(self, replay: int) -> float:
         latency = float(self._functions.pelton_barrier_ns(replay))
         if latency < 0:
-            raise RuntimeError(_BUSY)
+            raise RuntimeError(BUSY)
         return latency
 
     def check_idle(self, replay: int) -> None:
         """Raise RuntimeError while another thread's call is under way."""
         if self._functions.pelton_is_busy(replay):
-            raise RuntimeError(_BUSY)
+            raise RuntimeError(BUSY)
 
     def packed_bytes(self, weight_format: str, out_features: int, in_features: int, num_parts: int) -> int:
         """Of a packed weight, or of several whose panels are interleaved."""
@@ -174,7 +174,7 @@ class Library:
         if error == _DOES_NOT_FIT:
             raise ValueError(_MISFITS[weight_format])
         if error:
-            raise RuntimeError(_BUSY)
+            raise RuntimeError(BUSY)
 
 
 @cache

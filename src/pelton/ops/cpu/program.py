@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from ctypes import c_int64
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,6 +48,16 @@ class Segment:
     tile_start: int
 
 
+class _Cut(NamedTuple):
+    """A segment, but for its inputs; native if it has a `size_array`."""
+
+    first: int
+    last: int
+    size_array: "ctypes.Array[c_int64] | None"
+    sizes: Mapping[Dim, int]
+    tile_start: int
+
+
 class NativeProgram:
     """A program with its arena, and its launches in native form."""
 
@@ -67,10 +78,9 @@ class NativeProgram:
                 spec.kernel = launch.operator.name.encode()
                 spec.num_args = len(args)
                 spec.args = (ArgSpec * len(args))(*args)
-        self._input_array = (c_int64 * len(program.inputs))()
         # What the last run was cut into, and for which sizes: often the same again.
-        self._last_segments: list[Segment] = []
-        self._sizes_of_segments: list[int] | None = None
+        self._last_cuts: list[_Cut] = []
+        self._sizes_of_cuts: list[int] | None = None
         self._callbacks = [i for i, launch in enumerate(program.launches) if launch.operator.is_callback]
         self._handle = library.create_program(launches)
         # Not at exit: another thread may still be running it.
@@ -83,27 +93,29 @@ class NativeProgram:
         return self._buffers.outputs(sizes)
 
     def segments(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[Segment]:
-        """What to run, in order, valid until the next call: as few segments as callbacks and tiles allow, or one for
-        each launch.
+        """What to run, in order: as few segments as callbacks and tiles allow, or one for each launch.
 
         The specs point into `inputs`. Raises ValueError for sizes or inputs that do not fit.
         """
-        for index, address in enumerate(self._buffers.addresses(sizes, inputs)):
-            self._input_array[index] = address
-        if self._buffers.last_sizes is not self._sizes_of_segments:
-            self._last_segments = list(self._segments(sizes))
-            self._sizes_of_segments = self._buffers.last_sizes
-        return self._last_segments
+        addresses = self._buffers.addresses(sizes, inputs)
+        input_array = (c_int64 * len(addresses))(*addresses)
+        if self._buffers.last_sizes is not self._sizes_of_cuts:
+            self._last_cuts = list(self._cut(sizes))
+            self._sizes_of_cuts = self._buffers.last_sizes
+        segments = []
+        for cut in self._last_cuts:
+            spec = None
+            if cut.size_array is not None:
+                spec = RunSpec(self._handle, cut.size_array, input_array, cut.tile_start, cut.first, cut.last)
+            segments.append(Segment(cut.first, cut.last, spec, cut.sizes, cut.tile_start))
+        return segments
 
-    def _segments(self, sizes: Mapping[Dim, int]) -> Iterator[Segment]:
+    def _cut(self, sizes: Mapping[Dim, int]) -> "Iterator[_Cut]":
         for start, num_rows in self._buffers.tiles(sizes):
             tile_sizes = self._buffers.tile_sizes(sizes, num_rows)
             size_array = (c_int64 * len(self._dims))(*tile_sizes.values())
             for first, last in self._cuts():
-                spec = None
-                if first not in self._callbacks:
-                    spec = RunSpec(self._handle, size_array, self._input_array, start, first, last)
-                yield Segment(first, last, spec, tile_sizes, start)
+                yield _Cut(first, last, None if first in self._callbacks else size_array, tile_sizes, start)
 
     def call_back(self, segment: Segment, inputs: Mapping[str, AnyArray]) -> None:
         """Run a segment that is a Python callback."""
