@@ -1,4 +1,4 @@
-"""How a step's tokens lie: all that its inputs have but their positions."""
+"""How a step's tokens and logits rows lie, whatever their positions are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
