@@ -409,6 +409,39 @@ def test_one_call_at_a_time(backend):
     assert (program.output("y", {T: 64}) == 0.0).all()
 
 
+def test_another_thread_is_refused_during_a_callback(backend):
+    """No native call is under way then, but the step is; a callback itself may come back, to another program."""
+    other = normed_twice(backend)
+    x = np.arange(8, dtype=np.float32)[None] + 1
+    errors = []
+
+    def run_other():
+        try:
+            backend.run([Run(other, {T: 1}, {"x": x})])
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    class Hook:
+        def apply(self, logits, edit_index):
+            thread = threading.Thread(target=run_other)
+            thread.start()
+            thread.join()
+            run_other()
+            logits += 1
+
+    op = Recorder("hooked")
+    logits, edit_index = op.input("logits", (L, 6)), op.input("edit_index", (L,), "int32")
+    rows = op.input("rows", (L,), "int32")
+    processed = op.process_logits(op.gather_rows(logits, rows), edit_index, Hook())
+    program = backend.compile(op.finish({"processed": op.rms_norm(processed, np.ones(6, np.float32), 0.0)}), {L: 2})
+    inputs = {"logits": np.zeros((2, 6), np.float32)}
+    inputs |= {"edit_index": np.zeros(2, np.int32), "rows": np.arange(2, dtype=np.int32)}
+    backend.run([Run(program, {L: 2}, inputs)])
+    assert errors == ["busy: a backend takes one call at a time"]
+    np.testing.assert_allclose(program.outputs({L: 2})["processed"], 1.0)
+    assert np.isfinite(other.outputs({T: 1})["twice"]).all()
+
+
 LITTLE_MEMORY = """
 import resource
 from pelton.ops.cpu import CPUBackend, load_library
