@@ -32,19 +32,34 @@ void prefetch_lines(const uint16_t* p) {
   for (int64_t i = 0; i < kLines; ++i) prefetch(p + i * 32);
 }
 
-// Calls f(first row, number of rows, rows of a half, whether there are two as a constant) for as many rows at a time as
-// there are registers for, with their shapes set.
+// As many rows as there are registers for: one half, or two, the second from `second` on. Of the tiles, those that any
+// of the rows sees, or all of them while others are fetched.
+struct MatrixRows {
+  int first;
+  int second;
+  int first_tile;
+  int last_tile;
+  bool is_fetching;
+};
+
+// Calls f(MatrixRows, whether there are two halves as a constant) for all rows, with their shapes set.
 template <class F>
-void for_matrix_rows(int num_rows, int depth, F&& f) {
+void for_matrix_rows(int num_rows, int depth, int first_tile, int last_tile, const Sight& sight, bool is_fetching,
+                     F&& f) {
   MatrixShapes shapes;
   for (int row = 0; row < num_rows; row += MatrixFormat::kRows) {
-    const int rows = std::min(num_rows - row, int(MatrixFormat::kRows));
-    const int half = int(MatrixFormat::half_rows(rows));
-    shapes.set(rows > half, half, depth);
-    if (rows > half) {
-      f(row, rows, half, std::true_type());
+    const int num = std::min(num_rows - row, int(MatrixFormat::kRows));
+    const int half = int(MatrixFormat::half_rows(num));
+    MatrixRows rows = {row, row + num - half, first_tile, last_tile, is_fetching && row == 0};
+    if (!rows.is_fetching) {
+      rows.first_tile = std::max(first_tile, sight.low(row) / kTile);
+      rows.last_tile = std::min(last_tile, (sight.high(row + num - 1) + kTile - 1) / kTile);
+    }
+    shapes.set(num > half, half, depth);
+    if (num > half) {
+      f(rows, std::true_type());
     } else {
-      f(row, rows, half, std::false_type());
+      f(rows, std::false_type());
     }
   }
 }
@@ -54,18 +69,10 @@ inline void score_tiles<BFloat16MatrixCache>(const uint16_t* queries, int num_ro
                                              const uint16_t* const* keys, const uint16_t* const* ahead, int first,
                                              int last, const Sight& sight, float* scores) {
   constexpr int64_t kStep = BFloat16MatrixCache::kHeadStep;
-  for_matrix_rows(num_rows, kStep / 2, [&](int row, int rows, int half, auto has_two_halves) {
-    const bool is_fetching = ahead != nullptr && row == 0;
-    int tile = first, end = last;
-    if (!is_fetching) {
-      tile = std::max(tile, sight.low(row) / kTile);
-      end = std::min(end, (sight.high(row + rows - 1) + kTile - 1) / kTile);
-    }
-    const auto* x = queries + row * head_size;
-    const auto* second = x + (rows - half) * head_size;
-    float* target = scores + row * kScoreStride;
-    for (int num = 0; tile < end; tile += num) {
-      num = std::min(3, end - tile);
+  const auto score = [&](const MatrixRows& rows, auto has_two_halves) {
+    const auto *x = queries + rows.first * head_size, *second = queries + rows.second * head_size;
+    for (int tile = rows.first_tile, num = 0; tile < rows.last_tile; tile += num) {
+      num = std::min(3, rows.last_tile - tile);
       with_constant<3>(num, [&](auto num_columns) {
         using OfTiles = MatrixSums<has_two_halves, num_columns>;
         OfTiles::clear();
@@ -74,13 +81,15 @@ inline void score_tiles<BFloat16MatrixCache>(const uint16_t* queries, int num_ro
               bytes(x + at), bytes(second + at), head_size * 2, [&](int i) { return keys[tile + i] + at * kTile; },
               kRowBytes,
               [&](int i) {
-                if (is_fetching) prefetch_lines<kStep / 2>(ahead[tile - first + i] + at * kTile);
+                if (rows.is_fetching) prefetch_lines<kStep / 2>(ahead[tile - first + i] + at * kTile);
               });
         }
-        OfTiles::store(target + tile * kTile, target + (rows - half) * kScoreStride + tile * kTile, kScoreStride * 4);
+        float* target = scores + tile * kTile;
+        OfTiles::store(target + rows.first * kScoreStride, target + rows.second * kScoreStride, kScoreStride * 4);
       });
     }
-  });
+  };
+  for_matrix_rows(num_rows, kStep / 2, first, last, sight, ahead != nullptr, score);
 }
 
 template <>
@@ -88,34 +97,28 @@ inline void add_values<BFloat16MatrixCache>(const uint16_t* weights, int num_row
                                             const uint16_t* const* ahead, int first, int last, const Sight& sight,
                                             int64_t head_size, float* sums, int64_t stride) {
   const int num_columns = int(head_size / 16), num_groups = (num_columns + 2) / 3;
-  for_matrix_rows(num_rows, kTile / 2, [&](int row, int rows, int half, auto has_two_halves) {
-    const bool is_fetching = ahead != nullptr && row == 0;
-    int begin = first, end = last;
-    if (!is_fetching) {
-      begin = std::max(begin, sight.low(row) / kTile);
-      end = std::min(end, (sight.high(row + rows - 1) + kTile - 1) / kTile);
-    }
-    const auto* x = weights + row * kScoreStride;
-    const auto* second = x + (rows - half) * kScoreStride;
+  const auto add = [&](const MatrixRows& rows, auto has_two_halves) {
+    const auto *x = weights + rows.first * kScoreStride, *second = weights + rows.second * kScoreStride;
     for (int column = 0, num = 0; column < num_columns; column += num) {
       num = std::min((num_columns + num_groups - 1) / num_groups, num_columns - column);
       with_constant<3>(num, [&](auto num_constant) {
         using OfColumns = MatrixSums<has_two_halves, num_constant>;
-        float* target = sums + row * stride + column * 16;
-        float* second_target = target + (rows - half) * stride;
+        float* target = sums + rows.first * stride + column * 16;
+        float* second_target = sums + rows.second * stride + column * 16;
         OfColumns::load(target, second_target, stride * 4);
-        for (int tile = begin; tile < end; ++tile) {
+        for (int tile = rows.first_tile; tile < rows.last_tile; ++tile) {
           OfColumns::add(
               bytes(x + tile * kTile), bytes(second + tile * kTile), kScoreStride * 2,
               [&](int i) { return values[tile] + (column + i) * 32; }, head_size * 4,
               [&](int i) {
-                if (is_fetching) prefetch_lines<kTile / 2>(ahead[tile - first] + (column + i) * 16 * kTile);
+                if (rows.is_fetching) prefetch_lines<kTile / 2>(ahead[tile - first] + (column + i) * 16 * kTile);
               });
         }
         OfColumns::store(target, second_target, stride * 4);
       });
     }
-  });
+  };
+  for_matrix_rows(num_rows, kTile / 2, first, last, sight, ahead != nullptr, add);
 }
 
 }  // namespace pelton

@@ -85,11 +85,11 @@ class CPUBackend(Backend):
         specs: list[RunSpec] = []
         for run in runs:
             program = _native(run.program)
-            for segment in program.segments(run.sizes, run.inputs):
+            for segment, spec in program.segments(run.sizes, run.inputs):
                 if self._is_eager:
-                    self._run_launch(replay, program, segment, run)
-                elif segment.spec is not None:
-                    specs.append(segment.spec)
+                    self._run_launch(replay, program, segment, spec, run)
+                elif spec is not None:
+                    specs.append(spec)
                 else:
                     self._flush(replay, specs)
                     program.call_back(segment, run.inputs)
@@ -107,15 +107,17 @@ class CPUBackend(Backend):
             self._library.run(replay, run_array(specs))
             specs.clear()
 
-    def _run_launch(self, replay: int, program: NativeProgram, segment: Segment, run: Run) -> None:
+    def _run_launch(
+        self, replay: int, program: NativeProgram, segment: Segment, spec: RunSpec | None, run: Run
+    ) -> None:
         try:
             outputs = program.launch_outputs(segment) if self._check_nan else []
             for output in outputs:
                 output.fill(0)  # rows that stay undefined are not looked at
-            if segment.spec is None:
+            if spec is None:
                 program.call_back(segment, run.inputs)
             else:
-                self._library.run(replay, run_array([segment.spec]))
+                self._library.run(replay, run_array([spec]))
             if self._check_nan:
                 check_no_nan(program.program.launches[segment.first], outputs)
         except Exception as error:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from ctypes import c_int64
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,19 +36,9 @@ _ABSENT_WIDTHS = {"norms": 3}
 """How many native arguments stand for a None; one for all others."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
-    """Launches [first, last) of a tile, ready to run: natively, or by Python if there is no spec."""
-
-    first: int
-    last: int
-    spec: RunSpec | None
-    sizes: Mapping[Dim, int]
-    tile_start: int
-
-
-class _Cut(NamedTuple):
-    """A segment, but for its inputs; native if it has a `size_array`."""
+    """Launches [first, last) of a tile: native, or one that Python runs if there is no `size_array`."""
 
     first: int
     last: int
@@ -79,8 +68,8 @@ class NativeProgram:
                 spec.num_args = len(args)
                 spec.args = (ArgSpec * len(args))(*args)
         # What the last run was cut into, and for which sizes: often the same again.
-        self._last_cuts: list[_Cut] = []
-        self._sizes_of_cuts: list[int] | None = None
+        self._last_segments: list[Segment] = []
+        self._sizes_of_segments: list[int] | None = None
         self._callbacks = [i for i, launch in enumerate(program.launches) if launch.operator.is_callback]
         self._handle = library.create_program(launches)
         # Not at exit: another thread may still be running it.
@@ -92,30 +81,32 @@ class NativeProgram:
     def outputs(self, sizes: Mapping[Dim, int]) -> dict[str, AnyArray]:
         return self._buffers.outputs(sizes)
 
-    def segments(self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]) -> list[Segment]:
-        """What to run, in order: as few segments as callbacks and tiles allow, or one for each launch.
+    def segments(
+        self, sizes: Mapping[Dim, int], inputs: Mapping[str, AnyArray]
+    ) -> list[tuple[Segment, RunSpec | None]]:
+        """What to run, in order: as few segments as callbacks and tiles allow, or one for each launch. Those that
+        Python runs have no spec.
 
         The specs point into `inputs`. Raises ValueError for sizes or inputs that do not fit.
         """
         addresses = self._buffers.addresses(sizes, inputs)
         input_array = (c_int64 * len(addresses))(*addresses)
-        if self._buffers.last_sizes is not self._sizes_of_cuts:
-            self._last_cuts = list(self._cut(sizes))
-            self._sizes_of_cuts = self._buffers.last_sizes
-        segments = []
-        for cut in self._last_cuts:
-            spec = None
-            if cut.size_array is not None:
-                spec = RunSpec(self._handle, cut.size_array, input_array, cut.tile_start, cut.first, cut.last)
-            segments.append(Segment(cut.first, cut.last, spec, cut.sizes, cut.tile_start))
-        return segments
+        if self._buffers.last_sizes is not self._sizes_of_segments:
+            self._last_segments = list(self._segments(sizes))
+            self._sizes_of_segments = self._buffers.last_sizes
+        return [(segment, self._spec(segment, input_array)) for segment in self._last_segments]
 
-    def _cut(self, sizes: Mapping[Dim, int]) -> "Iterator[_Cut]":
+    def _spec(self, segment: Segment, input_array: "ctypes.Array[c_int64]") -> RunSpec | None:
+        if segment.size_array is None:
+            return None
+        return RunSpec(self._handle, segment.size_array, input_array, segment.tile_start, segment.first, segment.last)
+
+    def _segments(self, sizes: Mapping[Dim, int]) -> Iterator[Segment]:
         for start, num_rows in self._buffers.tiles(sizes):
             tile_sizes = self._buffers.tile_sizes(sizes, num_rows)
             size_array = (c_int64 * len(self._dims))(*tile_sizes.values())
             for first, last in self._cuts():
-                yield _Cut(first, last, None if first in self._callbacks else size_array, tile_sizes, start)
+                yield Segment(first, last, None if first in self._callbacks else size_array, tile_sizes, start)
 
     def call_back(self, segment: Segment, inputs: Mapping[str, AnyArray]) -> None:
         """Run a segment that is a Python callback."""
