@@ -1,4 +1,4 @@
-"""`LLM`: offline generation in this process."""
+"""`LLM`: offline generation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pelton.checks import check_integer
+from pelton.checks import check_flag, check_integer
 from pelton.config import EngineArgs, ModelConfig
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
@@ -30,12 +30,15 @@ class LLM:
     """A model and an engine for it: hand over any number of prompts, get all outputs.
 
     `model` is an alias, a GGUF file or a folder; the other arguments are those of `pelton.config.EngineArgs`.
+    `core_in_process` gives the engine core a process of its own, as `pelton serve` does: it computes while this process
+    handles outputs, and is started again if it ends. Call `shutdown` then to end it before this process ends.
     Raises ValueError for arguments that are unknown, contradictory or do not fit the model.
     """
 
-    def __init__(self, model: str = ModelConfig.model, **engine_args: Any) -> None:
+    def __init__(self, model: str = ModelConfig.model, *, core_in_process: bool = False, **engine_args: Any) -> None:
+        check_flag("core_in_process", core_in_process)
         self._args = EngineArgs.create(model=model, **engine_args)
-        self.llm_engine = LLMEngine.from_engine_args(self._args)
+        self.llm_engine = LLMEngine.from_engine_args(self._args, core_in_process=core_in_process)
         self._lock = RLock()
         """Threads take turns: the engine does not know of them. A signal handler may shut down at any time."""
 

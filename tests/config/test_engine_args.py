@@ -59,6 +59,8 @@ REFUSED = [
     ("num_threads", "2"),
     ("enforce_eager", None),
     ("check_nan", 1),
+    ("distributed_executor_backend", "ray"),
+    ("distributed_executor_backend", None),
 ]
 
 
@@ -169,6 +171,7 @@ GIVEN = {
     "num_threads": 5,
     "enforce_eager": True,
     "check_nan": True,
+    "distributed_executor_backend": "a.b:C",
 }
 
 

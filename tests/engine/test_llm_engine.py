@@ -10,7 +10,7 @@ import pytest
 from pelton import SamplingParams
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineStats
-from pelton.engine import choice_state, llm_engine, output_processor, request_state
+from pelton.engine import choice_state, llm_engine, output_processor, request_state, served_model
 from pelton.engine.core_client import EngineCoreClient
 from pelton.engine.input_processor import InputProcessor
 from pelton.engine.llm_engine import LLMEngine
@@ -246,7 +246,7 @@ class StubCheckpoint:
 
 
 def test_defaults_that_no_request_could_have(monkeypatch):
-    monkeypatch.setattr(llm_engine, "open_checkpoint", lambda *_, **__: StubCheckpoint())
+    monkeypatch.setattr(served_model, "open_checkpoint", lambda *_, **__: StubCheckpoint())
     with pytest.raises(ValueError, match=r"^top_k is wrong; generation_config='none' goes without$"):
         LLMEngine.from_engine_args(EngineArgs.create())
     with pytest.raises(RuntimeError, match="all was well"):
@@ -254,7 +254,7 @@ def test_defaults_that_no_request_could_have(monkeypatch):
 
 
 def test_logits_processors_are_looked_up_before_a_model_is_opened(monkeypatch):
-    monkeypatch.setattr(llm_engine, "open_checkpoint", None)
+    monkeypatch.setattr(served_model, "open_checkpoint", None)
     with pytest.raises(ValueError, match=r"^logits processor 'nowhere' must be named as package"):
         LLMEngine.from_engine_args(EngineArgs.create(logits_processors=["nowhere"]))
 
@@ -382,7 +382,7 @@ def test_a_choice_whose_end_was_interrupted_does_not_go_on(monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine._output_processor.metrics, "record_finish", interrupted_record)
+    monkeypatch.setattr(engine._output_processor.metrics[0], "record_finish", interrupted_record)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     completion = run(engine)["a"].outputs[0]

@@ -102,7 +102,7 @@ def test_one_request_timed(clock):
             num_cached_tokens=1,
             finish_reason="length" if clock[0] == 5.0 else None,
         )
-    figures = snapshot(played.processor.metrics)
+    figures = snapshot(played.processor.metrics[0])
     sums = {
         "time_to_first_token_seconds": 3.0,
         "e2e_request_latency_seconds": 5.0,
@@ -127,7 +127,7 @@ def test_buckets_are_cumulative(clock):
     played = Played()
     for clock[0] in (0.25, 0.26, 0.46, 0.96, 20.0):
         played.step(30)
-    buckets = snapshot(played.processor.metrics)["vllm:inter_token_latency_seconds"].buckets
+    buckets = snapshot(played.processor.metrics[0])["vllm:inter_token_latency_seconds"].buckets
     assert list(buckets)[:3] == ["0.001", "0.002", "0.005"]
     assert list(buckets)[-1] == "+Inf"
     # 0.01, 0.2, 0.5 and 19.04; a value on a bound is within it (as closely as floats are).
@@ -139,7 +139,7 @@ def test_a_value_on_a_bound_is_within_it(clock):
     played = Played()
     played.step(30)
     played.step(30, finish_reason="length")
-    buckets = snapshot(played.processor.metrics)["vllm:request_prompt_tokens"].buckets
+    buckets = snapshot(played.processor.metrics[0])["vllm:request_prompt_tokens"].buckets
     assert (buckets["1.0"], buckets["2.0"]) == (0, 1)
 
 
@@ -155,7 +155,7 @@ def test_finish_reasons(clock):
     played.processor.abort_requests(["d", "d", "e"])
     played.add("f")
     played.processor.fail_all("lost")
-    figures = snapshot(played.processor.metrics)
+    figures = snapshot(played.processor.metrics[0])
     assert figures["vllm:request_success"] == {"stop": 2, "length": 1, "abort": 3, "error": 2}
     for name in ("e2e_request_latency_seconds", "request_prompt_tokens", "request_generation_tokens"):
         assert figures[f"vllm:{name}"].count == 3, "neither aborted nor failed requests"
@@ -167,7 +167,7 @@ def test_choices_count_as_requests(clock):
     for reason in (None, "length"):
         clock[0] += 1.0
         played.step_all(*(EngineCoreOutput(f"r/{choice}", [30], finish_reason=reason) for choice in range(2)))
-    figures = snapshot(played.processor.metrics)
+    figures = snapshot(played.processor.metrics[0])
     assert figures["vllm:prompt_tokens"] == 4
     assert figures["vllm:generation_tokens"] == 4
     assert figures["vllm:request_success"]["length"] == 2
@@ -178,7 +178,7 @@ def test_a_request_for_no_token_counts_its_prompt(clock):
     played = Played(max_tokens=0)
     clock[0] = 2.0
     played.step(finish_reason="length", scheduled_time=0.5)
-    figures = snapshot(played.processor.metrics)
+    figures = snapshot(played.processor.metrics[0])
     assert (figures["vllm:prompt_tokens"], figures["vllm:generation_tokens"]) == (2, 0)
     assert figures["vllm:e2e_request_latency_seconds"].sum == 2.0
     assert figures["vllm:request_queue_time_seconds"].sum == 0.5
@@ -189,7 +189,7 @@ def test_a_request_for_no_token_counts_its_prompt(clock):
 def test_one_token_has_no_time_per_token(clock):
     played = Played()
     played.step(30, finish_reason="length")
-    figures = snapshot(played.processor.metrics)
+    figures = snapshot(played.processor.metrics[0])
     assert figures["vllm:request_time_per_output_token_seconds"].count == 0
     assert figures["vllm:request_decode_time_seconds"].count == 1
 

@@ -222,7 +222,7 @@ def test_an_aborted_request_gets_a_final_output(kind):
     played = Played(output_kind=kind, stop="Paris!")
     played.step(7042)
     played.step(TOKENIZER.encode("🚀")[0])
-    outputs = played.processor.abort_requests(["r", "r", "unknown"])
+    outputs = [state.make_output() for state in played.processor.abort_requests(["r", "r", "unknown"])]
     assert len(outputs) == 1
     assert outputs[0].finished
     completion = outputs[0].outputs[0]
@@ -295,7 +295,8 @@ def test_a_discarded_request_leaves_no_trace():
     played.processor.discard_request("r")
     assert len(played.processor) == 0
     assert not any(request_id in played.processor for request_id in ("r", "r/0", "r/1"))
-    assert all(metric.value == 0 for metric in played.processor.metrics.snapshot("", None) if hasattr(metric, "value"))
+    figures = played.processor.metrics[0].snapshot("", None)
+    assert all(metric.value == 0 for metric in figures if hasattr(metric, "value"))
 
 
 def test_metrics_of_a_request(monkeypatch):
@@ -314,6 +315,6 @@ def test_metrics_of_a_request(monkeypatch):
 
 def test_metrics_of_a_request_that_never_ran():
     played = Played()
-    metrics = played.processor.abort_requests(["r"])[0].metrics
+    metrics = played.processor.abort_requests(["r"])[0].make_output().metrics
     assert (metrics.scheduled_ts, metrics.first_token_ts, metrics.last_token_ts) == (None, None, None)
     assert (metrics.first_token_latency, metrics.num_generation_tokens) == (None, 0)

@@ -120,7 +120,8 @@ def test_an_abort_ends_the_choices_that_run(kind):
     played.step_all(tokens(0, DOT), tokens(1, PARIS), tokens(2, COMMA))
     played.step_all(tokens(1, DOT, finish_reason="length"))
     assert played.processor.core_ids(["r"]) == ["r/0", "r/1", "r/2"]
-    (output,) = played.processor.abort_requests(["r"])
+    (state,) = played.processor.abort_requests(["r"])
+    output = state.make_output()
     assert output.finished
     reasons = {c.index: c.finish_reason for c in output.outputs}
     assert reasons == ({0: "abort", 2: "abort"} if kind is DELTA else {0: "abort", 1: "length", 2: "abort"})
@@ -132,7 +133,8 @@ def test_an_abort_ends_the_choices_that_run(kind):
 
 def test_all_choices_fail_together():
     played = Played(n=2)
-    (output,) = played.processor.fail_all("lost")
+    (state,) = played.processor.fail_all("lost")
+    output = state.make_output()
     assert output.finished
     assert [(c.finish_reason, c.stop_reason) for c in output.outputs] == [("error", "lost")] * 2
     assert len(played.processor) == 0
@@ -244,7 +246,8 @@ def test_prompt_logprobs_are_whole_or_not_there():
 def test_prompt_logprobs_of_a_request_that_ends_in_its_prompt():
     played = scored()
     played.step(prompt_logprobs=SCORED[:2])
-    (output,) = played.processor.abort_requests(["r"])
+    (state,) = played.processor.abort_requests(["r"])
+    output = state.make_output()
     assert plain(output.prompt_logprobs) == expected_prompt_logprobs()[:3]
 
 

@@ -18,6 +18,9 @@ class FakeWorker:
         self.executed: list[int] = []
         self.is_shut_down = False
 
+    def describe(self) -> str:
+        return "no kernels, 2 threads"
+
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         self.executed.append(step.step_id)
         if step.step_id in self.raises:
@@ -121,6 +124,10 @@ def test_every_result_is_handed_out_once(executor):
     launch(executor, 1)
     assert_collects(executor, 1)
     assert_not_run(executor, 1)
+
+
+def test_the_worker_is_described(executor):
+    assert executor.describe() == "no kernels, 2 threads"
 
 
 def test_shutdown(executor, worker):

@@ -113,9 +113,65 @@ SAMPLING_FLAGS = {
 }
 NOT_IN_CHAT = {"--n", "--logprobs", "--prompt-logprobs", "--detokenize", "--no-detokenize"}
 
+SERVE_FLAGS = {
+    "--trust-remote-code",
+    "--host",
+    "--port",
+    "--uds",
+    "--api-key",
+    "--api-key-file",
+    "--served-model-name",
+    "--chat-template",
+    "--trust-request-chat-template",
+    "--no-trust-request-chat-template",
+    "--root-path",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+    "--ssl-ca-certs",
+    "--allowed-origins",
+    "--api-server-count",
+    "-asc",
+    "--shutdown-timeout",
+    "--max-num-queued-reqs",
+    "--stall-timeout",
+    "--log-requests",
+    "--no-log-requests",
+    "--enable-admin-endpoints",
+    "--no-enable-admin-endpoints",
+    "--metrics-prefix",
+    "--max-request-bytes",
+    "--data-parallel-size",
+    "-dp",
+    "--data-parallel-size-local",
+    "-dpl",
+    "--data-parallel-start-rank",
+    "-dpr",
+    "--data-parallel-address",
+    "-dpa",
+    "--data-parallel-rpc-port",
+    "-dpp",
+    "--headless",
+    "--no-headless",
+}
+
+RUN_BATCH_FLAGS = {
+    "--input-file",
+    "-i",
+    "--output-file",
+    "-o",
+    "--served-model-name",
+    "--chat-template",
+    "--trust-request-chat-template",
+    "--no-trust-request-chat-template",
+    "--data-parallel-size",
+    "-dp",
+}
+
 COMMANDS = {
     "generate": {"--file", "--chat", "--system", "--chat-template", "--jsonl", "--output"} | SAMPLING_FLAGS,
     "chat": {"--system", "--chat-template", "--verbose"} | SAMPLING_FLAGS - NOT_IN_CHAT,
+    "serve": SERVE_FLAGS,
+    "run-batch": RUN_BATCH_FLAGS,
     "models": {"--revision", "--show-program", "--dtype", "--quantization"},
 }
 """Commands, and their flags besides --help and those of the engine."""
@@ -143,6 +199,7 @@ ENGINE_ARGUMENTS = [
     "num_threads",
     "enforce_eager",
     "check_nan",
+    "distributed_executor_backend",
 ]
 
 

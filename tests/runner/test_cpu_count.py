@@ -1,10 +1,13 @@
 """Cores that are left, from trees of files as Linux shows them."""
 
 import os
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pelton.runner.cpu_count import available_cores
+from pelton.runner.cpu_count import available_cores, divide_cpus
 
 CPUS = range(8)
 
@@ -133,3 +136,43 @@ def test_only_cpus_that_the_process_may_run_on(tmp_path, monkeypatch):
 
 def test_this_machine():
     assert 1 <= available_cores() <= os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "parts"),
+    [
+        (1, [[0, 4, 1, 5, 2, 6, 3, 7]]),
+        (2, [[0, 4, 1, 5], [2, 6, 3, 7]]),
+        (3, [[0, 4], [1, 5], [2, 6, 3, 7]]),
+        (4, [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (6, [[0, 4], [1, 5], [2, 6], [3, 7], [0, 4], [1, 5]]),
+    ],
+)
+def test_processes_get_whole_cores(tmp_path, num_parts, parts):
+    write(tmp_path, siblings((0, 4), (1, 5), (2, 6), (3, 7)))
+    assert divide_cpus(num_parts, tmp_path, CPUS) == parts
+
+
+def test_only_usable_cpus_are_divided(tmp_path):
+    write(tmp_path, siblings((0, 4), (1, 5), (2, 6), (3, 7)))
+    assert divide_cpus(2, tmp_path, {1, 4, 5}) == [[1, 5], [4]]
+    assert divide_cpus(2, tmp_path, {3}) == [[3], [3]]
+
+
+@given(num_cores=st.integers(1, 40), num_parts=st.integers(1, 40))
+def test_parts_are_even_and_disjoint(num_cores, num_parts):
+    parts = divide_cpus(num_parts, Path("/no/such/folder"), range(num_cores))
+    assert len(parts) == num_parts
+    assert {cpu for part in parts for cpu in part} == set(range(num_cores)) or num_parts > num_cores
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= 1
+    if num_parts <= num_cores:
+        assert sum(sizes) == num_cores
+
+
+def test_the_cpus_of_this_process_by_default():
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("the system does not say which CPUs a process may use")
+    (part,) = divide_cpus(1)
+    assert set(part) == os.sched_getaffinity(0)

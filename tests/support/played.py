@@ -29,7 +29,7 @@ class Played:
 
     def step_all(self, *core_outputs):
         processed = self.processor.process(core_outputs)
-        self.outputs += processed.request_outputs
+        self.outputs += [state.make_output() for state in processed.changed]
         self.aborts += processed.aborts
 
     def play(self, token_ids, finish_reason="length", stop_reason=None):

@@ -89,7 +89,8 @@ def _answer_lines(
     from pelton.cli import jsonl_batch
     from pelton.cli.jsonl_files import empty, open_files
 
-    with open_files(options.jsonl, options.output) as (source, target):
+    files = open_files(options.jsonl, options.output, source_flag="--jsonl", output_flag="--output")
+    with files as (source, target):
         engine, defaults = load_engine(args, given, max_tokens=MAX_TOKENS)
         empty(target)
         return jsonl_batch.run(

@@ -1,4 +1,4 @@
-"""The files of `pelton generate --jsonl`, opened before a model is loaded."""
+"""The files of commands that answer JSON lines, opened before a model is loaded."""
 
 import os
 import stat
@@ -16,24 +16,26 @@ _STANDARD_OUTPUT = 1
 
 
 @contextmanager
-def open_files(jsonl: str, output: str | None) -> Iterator[tuple[NonblockingLines, BinaryIO]]:
+def open_files(
+    source_name: str, output: str | None, *, source_flag: str, output_flag: str
+) -> Iterator[tuple[NonblockingLines, BinaryIO]]:
     """Where requests come from, and where answers go: standard output if `output` is None.
 
     What a file for answers has stays, until `empty`; one that was not there goes again if nothing was written. Raises
     ValueError for what cannot be read or written, and if both are the same file.
     """
-    with _open_input(jsonl) as source:
-        name = "standard input" if jsonl == STANDARD_INPUT else jsonl
+    with _open_input(source_name, source_flag) as source:
+        name = "standard input" if source_name == STANDARD_INPUT else source_name
         if output is None:
             if sys.stdout is None:
-                raise ValueError("standard output is closed, so answers can go nowhere; give --output FILE")
+                raise ValueError(f"standard output is closed, so answers can go nowhere; give {output_flag} FILE")
             if _is_same_file(source, _STANDARD_OUTPUT):
-                raise ValueError("standard output is the file that --jsonl reads; send it to another one")
+                raise ValueError(f"standard output is the file that {source_flag} reads; send it to another one")
             yield NonblockingLines(source, name), sys.stdout.buffer
             return
         with _open_output(output) as target:
             if _is_same_file(source, target.fileno()):
-                raise ValueError(f"output is {output!r}, which --jsonl reads; name another file")
+                raise ValueError(f"output is {output!r}, which {source_flag} reads; name another file")
             yield NonblockingLines(source, name), target
 
 
@@ -44,10 +46,10 @@ def empty(target: BinaryIO) -> None:
 
 
 @contextmanager
-def _open_input(path: str) -> Iterator[int]:
+def _open_input(path: str, flag: str) -> Iterator[int]:
     if path == STANDARD_INPUT:
         if sys.stdin is None:
-            raise ValueError("standard input is closed, so --jsonl - has no requests")
+            raise ValueError(f"standard input is closed, so {flag} - has no requests")
         yield sys.stdin.fileno()
         return
     try:
@@ -56,7 +58,7 @@ def _open_input(path: str) -> Iterator[int]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     try:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} cannot be read: it is a folder; --jsonl takes one file")
+            raise ValueError(f"{path} cannot be read: it is a folder; {flag} takes one file")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -16,6 +16,8 @@ from pelton.cli.parser import CommandParser
 COMMANDS = {
     "generate": ("pelton.cli.generate", "complete prompts"),
     "chat": ("pelton.cli.chat", "talk with a model"),
+    "serve": ("pelton.cli.serve", "answer requests over HTTP"),
+    "run-batch": ("pelton.cli.run_batch", "answer the requests of a file"),
     "models": ("pelton.cli.models", "list models, or describe one"),
 }
 """Command: (module with `make_parser` and `run`, what it does). Loaded when used, so that help is quick."""

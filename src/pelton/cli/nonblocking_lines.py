@@ -1,7 +1,10 @@
 """Lines of a file, a pipe or a terminal, without waiting for those that are not there yet."""
 
+import asyncio
 import os
 import select
+import stat
+from collections.abc import AsyncIterator
 
 from pelton.cli.messages import system_errors_of
 
@@ -21,6 +24,12 @@ class NonblockingLines:
         self._num_searched = 0
         self._has_ended = False
 
+    @property
+    def num_bytes(self) -> int | None:
+        """Of a file; None of what has no size, such as a pipe or a terminal."""
+        status = os.fstat(self._descriptor)
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
     def read_line(self, *, wait: bool) -> bytes | None:
         """The next line, without its end; None at the end, and if there is none yet and `wait` is False."""
         while (end := self._buffer.find(b"\n", self._num_searched)) < 0:
@@ -34,6 +43,23 @@ class NonblockingLines:
             self._buffer += piece
             self._has_ended = not piece
         return self._take(end)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """All lines, without holding up the event loop while there is none."""
+        while not (self._has_ended and not self._buffer):
+            if (line := self.read_line(wait=False)) is not None:
+                yield line
+            elif not self._has_ended:
+                await self._until_readable()
+
+    async def _until_readable(self) -> None:
+        """Of a pipe or a terminal: files are always readable."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
 
     def _take(self, length: int) -> bytes:
         line = bytes(self._buffer[:length])

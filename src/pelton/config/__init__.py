@@ -8,6 +8,7 @@ from pelton.config.model import ModelConfig
 from pelton.config.rope import LinearScaling, Llama3Scaling, RopeConfig, RopeScaling, TensorScaling, YarnScaling
 from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
+from pelton.config.serving import ParallelConfig, ServeConfig
 
 __all__ = [
     "CacheConfig",
@@ -17,10 +18,12 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "ModelConfig",
+    "ParallelConfig",
     "RopeConfig",
     "RopeScaling",
     "SamplingConfig",
     "SchedulerConfig",
+    "ServeConfig",
     "TensorScaling",
     "YarnScaling",
 ]

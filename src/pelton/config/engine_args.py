@@ -8,9 +8,10 @@ from typing import Any
 from pelton.config.cache import CacheConfig
 from pelton.config.execution import ExecutionConfig
 from pelton.config.model import ModelConfig
-from pelton.config.options import doc_of
+from pelton.config.options import add_flags, given_flags
 from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
+from pelton.import_names import class_name
 
 _SECTIONS: dict[str, type[Any]] = {
     "model": ModelConfig,
@@ -55,6 +56,20 @@ class EngineArgs:
             }
         )
 
+    def to_plain(self) -> dict[str, Any]:
+        """All arguments as plain data, for `create` in another process: classes become their names.
+
+        Raises ValueError for a class that another process could not find by its name.
+        """
+        plain = {
+            declared.name: getattr(getattr(self, section), declared.name)
+            for section, kind in _SECTIONS.items()
+            for declared in fields(kind)
+        }
+        return plain | {
+            "logits_processors": [class_name(given, "logits_processors") for given in self.sampling.logits_processors]
+        }
+
     @classmethod
     def names(cls) -> list[str]:
         return [declared.name for declared in cls._declared()]
@@ -62,26 +77,11 @@ class EngineArgs:
     @classmethod
     def add_cli_args(cls, parser: "argparse._ActionsContainer", names: Collection[str] | None = None) -> None:
         """Add every argument, or those of these names, as `--flag`, with its documentation."""
-        for declared in cls._declared():
-            if names is not None and declared.name not in names:
-                continue
-            flag = "--" + declared.name.replace("_", "-")
-            options: dict[str, Any] = {
-                "help": doc_of(declared).replace("%", "%%"),
-                "default": argparse.SUPPRESS,
-            }
-            if isinstance(declared.default, bool):
-                options["action"] = argparse.BooleanOptionalAction
-            else:
-                options["type"] = type(declared.default)
-            if declared.default not in (None, ()):
-                options["help"] += f" Default: {declared.default}."
-            parser.add_argument(flag, **(options | declared.metadata["cli"]))
+        add_flags(parser, (one for one in cls._declared() if names is None or one.name in names))
 
     @classmethod
     def from_cli_args(cls, namespace: argparse.Namespace) -> "EngineArgs":
-        given = vars(namespace)
-        return cls.create(**{name: given[name] for name in cls.names() if name in given})
+        return cls.create(**given_flags(namespace, cls._declared()))
 
     @classmethod
     def _declared(cls) -> "Iterator[Field[Any]]":

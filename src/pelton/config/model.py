@@ -4,7 +4,14 @@ import re
 from dataclasses import dataclass
 
 from pelton.checks import check_integer
-from pelton.config.options import check_dtype, check_quantization, dtype_option, option, quantization_option
+from pelton.config.options import (
+    auto_or_human_integer,
+    check_dtype,
+    check_quantization,
+    dtype_option,
+    option,
+    quantization_option,
+)
 
 _REVISION = re.compile(r"(?!/)(?!.*\.\.)\S+")
 """Git's names, roughly; none of them leads out of the folder in which a cache keeps them."""
@@ -33,9 +40,10 @@ class ModelConfig:
     )
     max_model_len: int | None = option(
         None,
-        "Longest request, prompt and output, in tokens. Default: the model's context length, "
-        "or what the KV cache can hold if that is less.",
-        type=int,
+        "Longest request, prompt and output, in tokens; flags take 4k for 4,000 and 4K for 4,096. Default, and what "
+        "the flag's value auto means: the model's context length, or what the KV cache can hold if that is less.",
+        type=auto_or_human_integer,
+        metavar="TOKENS",
     )
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
 All are msgspec structs of plain data, so any of them can cross a process boundary.
 """
 
+from typing import Any
+
 import msgspec
 
 from pelton.sampling_params import SamplingParams
@@ -129,6 +131,23 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     """Tokens found there."""
     num_integrity_failures: int
     """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
+    timestamp: float = 0.0
+    """When this was so, in seconds of the core's monotonic clock."""
+
+
+class UtilityCall(msgspec.Struct, array_like=True, gc=False):
+    """Front end to engine core: run a function of `EngineCoreProc.UTILITIES` between two steps."""
+
+    call_id: int
+    name: str
+
+
+class UtilityResult(msgspec.Struct, array_like=True, gc=False):
+    """Engine core to front end: what came of a `UtilityCall`."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):
@@ -136,3 +155,6 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):
 
     outputs: list[EngineCoreOutput]
     stats: EngineStats
+    rank: int = 0
+    """The data-parallel rank of the core."""
+    utility_results: list[UtilityResult] = []

@@ -8,19 +8,18 @@ from pelton.engine.engine_core import EngineCore
 
 
 class EngineCoreClient(ABC):
-    """Takes requests to an engine core, wherever it runs, and brings back outputs."""
+    """Takes requests to engine cores, wherever they run."""
 
     @abstractmethod
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Hand over a request. Raises ValueError if the core refuses it."""
+        """Hand over a request.
+
+        Raises ValueError if the core refuses it; a core in another process says so later, in an output with an error.
+        """
 
     @abstractmethod
     def abort_requests(self, request_ids: Collection[str]) -> None:
         """End requests; ids that are unknown or finished are ignored."""
-
-    @abstractmethod
-    def get_outputs(self) -> EngineCoreOutputs:
-        """The outputs of the next step."""
 
     @property
     @abstractmethod
@@ -28,19 +27,37 @@ class EngineCoreClient(ABC):
         """Whether outputs are still to come."""
 
     @abstractmethod
+    def shutdown(self) -> None:
+        """End the cores and release their memory."""
+
+
+class SyncEngineCoreClient(EngineCoreClient):
+    """Brings outputs back to a caller that waits for them."""
+
+    @abstractmethod
+    def wait_until_ready(self) -> int:
+        """Wait until the core takes requests. Returns the longest request that it holds, in tokens.
+
+        Raises ValueError if it cannot start.
+        """
+
+    @abstractmethod
+    def get_outputs(self) -> EngineCoreOutputs:
+        """The outputs of the next step."""
+
+    @abstractmethod
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix."""
 
-    @abstractmethod
-    def shutdown(self) -> None:
-        """End the core and release its memory."""
 
-
-class InprocClient(EngineCoreClient):
+class InprocClient(SyncEngineCoreClient):
     """The core runs in this process, a step for every `get_outputs`."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
+
+    def wait_until_ready(self) -> int:
+        return self._core.max_model_len
 
     def add_request(self, request: EngineCoreRequest) -> None:
         self._core.add_request(request)

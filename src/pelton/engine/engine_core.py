@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from logging import getLogger
+from time import monotonic
 
 from pelton import envs
 from pelton.config import EngineArgs
@@ -32,12 +33,19 @@ class EngineCore:
     """
 
     def __init__(
-        self, args: EngineArgs, executor: Executor, max_model_len: int, *, num_steps_in_flight: int = 1
+        self,
+        args: EngineArgs,
+        executor: Executor,
+        max_model_len: int,
+        *,
+        num_steps_in_flight: int = 1,
+        num_sharing: int = 1,
     ) -> None:
+        """`num_sharing` engine cores, this one included, divide the memory among them."""
         self._executor = executor
         self._num_steps_in_flight = num_steps_in_flight
         groups = group_layers(executor.kv_specs())
-        num_blocks = size_kv_cache(args, groups, executor.available_memory(), max_model_len)
+        num_blocks = size_kv_cache(args, groups, executor.available_memory() // num_sharing, max_model_len)
         limits = args.scheduler
         self.kv = KVCacheCoordinator(
             groups,
@@ -93,12 +101,30 @@ class EngineCore:
             num_prefix_queries=self.kv.num_prefix_queries,
             num_prefix_hits=self.kv.num_prefix_hits,
             num_integrity_failures=self.num_integrity_failures,
+            timestamp=monotonic(),
         )
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do: requests, steps in flight whose requests are gone, or outputs."""
         return self.scheduler.has_requests or self.scheduler.num_steps_in_flight > 0 or bool(self._outputs)
+
+    @property
+    def description(self) -> str:
+        """Kernels, weights and threads, for people."""
+        return self._executor.describe()
+
+    @property
+    def needs_lockstep(self) -> bool:
+        """Whether each step waits for one of every other data-parallel rank."""
+        return self._executor.needs_lockstep
+
+    def execute_dummy(self) -> None:
+        """Run the model without a request, for the other ranks. A failure is logged: no request is concerned."""
+        try:
+            self._executor.execute_dummy()
+        except Exception:  # as in a step: the ranks must go on
+            logger.exception("a step without requests failed")
 
     def reset_prefix_cache(self) -> None:
         with self._changing():

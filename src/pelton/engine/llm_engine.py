@@ -9,18 +9,14 @@ from pelton.config import EngineArgs
 from pelton.core.messages import EngineStats
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
-from pelton.engine.core_client import EngineCoreClient, InprocClient
-from pelton.engine.engine_core import EngineCore
+from pelton.engine.core_client import InprocClient, SyncEngineCoreClient
 from pelton.engine.input_processor import InputProcessor, Prompt
-from pelton.engine.kv_sizing import requested_model_len
 from pelton.engine.output_processor import OutputProcessor
+from pelton.engine.served_model import ServedModel
+from pelton.engine.sync_mp_client import SyncMPClient
 from pelton.error_text import shown
-from pelton.executor import UniprocExecutor
-from pelton.loader import open_checkpoint
-from pelton.runner import CPUWorker
-from pelton.sampling.logits_processor import load_logits_processors
 from pelton.sampling_params import SamplingParams
-from pelton.tokenizer import Tokenizer, load_tokenizer
+from pelton.tokenizer import Tokenizer
 
 
 class LLMEngine:
@@ -28,7 +24,7 @@ class LLMEngine:
 
     def __init__(
         self,
-        client: EngineCoreClient,
+        client: SyncEngineCoreClient,
         input_processor: InputProcessor,
         output_processor: OutputProcessor,
         tokenizer: Tokenizer,
@@ -49,46 +45,35 @@ class LLMEngine:
         self._is_shut_down = False
 
     @classmethod
-    def from_engine_args(cls, args: EngineArgs, *, progress: bool = False) -> "LLMEngine":
-        """Load the model and start an engine core in this process.
+    def from_engine_args(
+        cls, args: EngineArgs, *, progress: bool = False, core_in_process: bool = False
+    ) -> "LLMEngine":
+        """Load the model and start an engine core: here, or with `core_in_process` in a process of its own.
 
         Raises ValueError for a model that cannot be read and for arguments that contradict it.
         """
-        logits_processors = load_logits_processors(args.sampling.logits_processors)
-        checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
-        generation_defaults: dict[str, float | int] = {}
-        if args.sampling.generation_config != "none":
-            try:
-                generation_defaults = checkpoint.generation_defaults()
-            except ValueError as error:
-                raise ValueError(f"{error}; generation_config='none' goes without") from None
-        config = checkpoint.config
-        max_model_len = requested_model_len(args, config.max_position_embeddings)
+        model = ServedModel(args, progress=progress)
+        client: InprocClient | SyncMPClient
+        if core_in_process:
+            client = SyncMPClient(args, progress=progress)
         with ThreadPoolExecutor(1, "pelton-tokenizer") as beside:
             # While weights are read and packed, for the most part without Python's lock.
-            loading = beside.submit(load_tokenizer, checkpoint)
-            worker = CPUWorker(args, checkpoint, progress=progress)
+            loading = beside.submit(model.load_tokenizer)
+            if not core_in_process:
+                client = InprocClient(model.make_core(progress=progress))
         try:
             tokenizer = loading.result()
-            core = EngineCore(args, UniprocExecutor(worker), max_model_len)
-            input_processor = InputProcessor(
-                args,
-                tokenizer,
-                config.eos_token_ids,
-                config.vocab_size,
-                core.max_model_len,
-                logits_processors=logits_processors,
-            )
+            input_processor = model.make_input_processor(tokenizer, client.wait_until_ready())
         except BaseException:
-            worker.shutdown()
+            client.shutdown()
             raise
         return cls(
-            InprocClient(core),
+            client,
             input_processor,
             OutputProcessor(tokenizer),
             tokenizer,
             model_name=args.model.model,
-            generation_defaults=generation_defaults,
+            generation_defaults=model.generation_defaults,
         )
 
     @property
@@ -144,9 +129,9 @@ class LLMEngine:
         request_ids = _id_list(request_ids)
         core_ids = self._output_processor.core_ids(request_ids)
         # Ours first: should an interrupt come between, the core works for nobody, and nobody waits for nothing.
-        outputs = self._output_processor.abort_requests(request_ids)
+        ended = self._output_processor.abort_requests(request_ids)
         self._client.abort_requests(core_ids)
-        return outputs
+        return [request.make_output() for request in ended]
 
     def withdraw_requests(self, request_ids: Iterable[str]) -> None:
         """Take back requests that no step has seen, as if they had never been added: no output, no metric.
@@ -164,14 +149,14 @@ class LLMEngine:
         self.check_is_up()
         core_outputs = self._client.get_outputs()
         self.stats = core_outputs.stats
-        self._output_processor.metrics.record_step(core_outputs.stats.num_scheduled_tokens)
+        self._output_processor.metrics[0].record_step(core_outputs.stats.num_scheduled_tokens)
         processed = self._output_processor.process(core_outputs.outputs)
         if processed.aborts:
             self._client.abort_requests(processed.aborts)
         if len(self._output_processor) and not self._client.has_work:
             # An interrupt fell between the core's output and us. Nobody may wait for what will not come.
-            processed.request_outputs += self._output_processor.fail_all("the output was lost in an interrupt")
-        return processed.request_outputs
+            processed.changed += self._output_processor.fail_all("the output was lost in an interrupt")
+        return [request.make_output() for request in processed.changed]
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -183,7 +168,7 @@ class LLMEngine:
         if stats is not None and not self._client.has_work:
             # Requests may have been aborted since.
             stats = msgspec.structs.replace(stats, num_running=0, num_waiting=0, kv_cache_usage=0.0)
-        return self._output_processor.metrics.snapshot(self.model_name, stats)
+        return self._output_processor.metrics[0].snapshot(self.model_name, stats)
 
     def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix; running requests are not affected. Returns whether that worked: always True."""

@@ -1,11 +1,11 @@
 """From the engine core's tokens to what users read: one output per user's request and step."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
 from pelton.core.messages import EngineCoreOutput, EngineCoreRequest
-from pelton.core.outputs import RequestOutput
 from pelton.engine.choice_state import ChoiceState
 from pelton.engine.input_processor import ProcessedRequest
 from pelton.engine.metrics import EngineMetrics
@@ -18,7 +18,8 @@ from pelton.tokenizer import Tokenizer
 class ProcessedOutputs:
     """What one step brought."""
 
-    request_outputs: list[RequestOutput] = field(default_factory=list)
+    changed: list[RequestState] = field(default_factory=list)
+    """Requests that have something to show now; `make_output` makes it."""
     aborts: list[str] = field(default_factory=list)
     """Requests of the core that run for nobody: a stop string ended them, or an interrupt fell into their abort."""
 
@@ -31,7 +32,8 @@ class OutputProcessor:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.metrics = EngineMetrics()
+        self.metrics: defaultdict[int, EngineMetrics] = defaultdict(EngineMetrics, {0: EngineMetrics()})
+        """By the data-parallel rank of the core."""
         self._tokenizer = tokenizer
         self._requests: dict[str, RequestState] = {}
         self._choices: dict[str, tuple[RequestState, ChoiceState]] = {}
@@ -46,8 +48,9 @@ class OutputProcessor:
         """Whether a request or a choice has this id."""
         return request_id in self._requests or request_id in self._choices
 
-    def add_request(self, request: ProcessedRequest) -> list[EngineCoreRequest]:
-        """Expect outputs of a request. Returns what the core is to be asked: a message for each of its choices.
+    def add_request(self, request: ProcessedRequest, rank: int = 0) -> list[EngineCoreRequest]:
+        """Expect outputs of a request from this core. Returns what the core is to be asked: a message for each of the
+        request's choices.
 
         Raises ValueError if its id, or a choice's, is in use.
         """
@@ -55,11 +58,15 @@ class OutputProcessor:
         for request_id in (request.message.request_id, *(message.request_id for message in messages)):
             if request_id in self:
                 raise ValueError(f"request_id {shown(request_id)} is in use by a request that has not finished")
-        state = RequestState(request, messages, self._tokenizer)
+        state = RequestState(request, messages, self._tokenizer, self.metrics[rank])
         self._requests[state.id] = state
         for choice in state.choices:
             self._choices[choice.id] = (state, choice)
         return messages
+
+    def state_of(self, request_id: str) -> RequestState:
+        """Of a request that has not finished."""
+        return self._requests[request_id]
 
     def discard_request(self, request_id: str) -> None:
         """Forget a request, as if it had never been added."""
@@ -80,14 +87,24 @@ class OutputProcessor:
                 core_ids.append(request_id)
         return core_ids
 
-    def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
-        """Final outputs of requests that the user ended; unknown ids are ignored."""
+    def abort_requests(self, request_ids: Iterable[str]) -> list[RequestState]:
+        """End requests as the user wishes, and return those that had not finished; unknown ids are ignored."""
         states = [self._requests[i] for i in dict.fromkeys(request_ids) if i in self._requests]
-        return [self._end(state, "abort", None) for state in states]
+        for state in states:
+            self._end(state, "abort", None)
+        return states
 
-    def fail_all(self, message: str) -> list[RequestOutput]:
-        """Final outputs, with an error, of all requests."""
-        return [self._end(state, "error", message) for state in list(self._requests.values())]
+    def fail(self, request_id: str, message: str) -> None:
+        """End a request, if it has not finished, with an error."""
+        if request_id in self._requests:
+            self._end(self._requests[request_id], "error", message)
+
+    def fail_all(self, message: str) -> list[RequestState]:
+        """End all requests with an error."""
+        states = list(self._requests.values())
+        for state in states:
+            self._end(state, "error", message)
+        return states
 
     def process(self, core_outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
         now = monotonic()
@@ -109,7 +126,7 @@ class OutputProcessor:
                 processed.aborts.append(choice.id)
             if not request.is_final_only or (choice.finish_reason is not None and request.is_finished):
                 changed[request.id] = request
-        processed.request_outputs = [request.make_output() for request in changed.values()]
+        processed.changed = list(changed.values())
         return processed
 
     def _add(self, request: RequestState, choice: ChoiceState, output: EngineCoreOutput, now: float) -> None:
@@ -121,15 +138,15 @@ class OutputProcessor:
                 stats.scheduled_time = output.scheduled_time
             choice.add(output)
             if output.new_token_ids:
-                self.metrics.record_tokens(stats, len(output.new_token_ids), now)
+                request.metrics.record_tokens(stats, len(output.new_token_ids), now)
         if choice.finish_reason is not None:
-            self.metrics.record_finish(choice.stats, choice.finish_reason, now)
+            request.metrics.record_finish(choice.stats, choice.finish_reason, now)
             self._choices.pop(choice.id, None)
             if request.is_finished:
                 self._requests.pop(request.id, None)
 
-    def _end(self, request: RequestState, finish_reason: str, stop_reason: str | None) -> RequestOutput:
-        """The final output of a request whose unfinished choices end now."""
+    def _end(self, request: RequestState, finish_reason: str, stop_reason: str | None) -> None:
+        """End the unfinished choices of a request."""
         now = monotonic()
         for choice in request.choices:
             if choice.finish_reason is None:
@@ -137,7 +154,6 @@ class OutputProcessor:
                 ending = EngineCoreOutput(choice.id, [], finish_reason, stop_reason, num_cached_tokens=cached)
                 self._add(request, choice, ending, now)
         self._forget(request)
-        return request.make_output()
 
     def _forget(self, request: RequestState) -> None:
         for choice in request.choices:

@@ -9,6 +9,7 @@ from pelton.core.outputs import Logprob, RequestMetrics, RequestOutput
 from pelton.engine.choice_state import ChoiceState
 from pelton.engine.input_processor import ProcessedRequest
 from pelton.engine.logprob_entries import logprob_entries
+from pelton.engine.metrics import EngineMetrics
 from pelton.sampling_params import RequestOutputKind
 from pelton.tokenizer import Tokenizer
 
@@ -26,12 +27,20 @@ class RequestState:
         "choices",
         "id",
         "is_final_only",
+        "metrics",
     )
 
-    def __init__(self, request: ProcessedRequest, messages: Sequence[EngineCoreRequest], tokenizer: Tokenizer) -> None:
-        """`messages`: those of its choices."""
+    def __init__(
+        self,
+        request: ProcessedRequest,
+        messages: Sequence[EngineCoreRequest],
+        tokenizer: Tokenizer,
+        metrics: EngineMetrics,
+    ) -> None:
+        """`messages`: those of its choices. `metrics`: of the core that runs it."""
         params = request.message.sampling_params
         self.id = request.message.request_id
+        self.metrics = metrics
         self.choices = [ChoiceState(message, tokenizer) for message in messages]
         self.is_final_only = params.output_kind is RequestOutputKind.FINAL_ONLY
         self._is_delta = params.output_kind is RequestOutputKind.DELTA

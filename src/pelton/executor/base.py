@@ -2,9 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar, Protocol
 
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
+
+
+class Worker(Protocol):
+    """What an executor drives."""
+
+    def describe(self) -> str: ...
+
+    def kv_specs(self) -> list[KVCacheSpec]: ...
+
+    def available_memory(self) -> int: ...
+
+    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None: ...
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
+
+    def shutdown(self) -> None: ...
 
 
 class Executor(ABC):
@@ -12,7 +29,23 @@ class Executor(ABC):
 
     A step that fails changes nothing that later steps may build on, so steps launched before its failure has been
     collected do not run: their `collect` raises too.
+
+    Classes that `distributed_executor_backend` names are made with two arguments, the `EngineArgs` and the opened
+    `Checkpoint`, and have the model loaded afterwards.
     """
+
+    needs_lockstep: ClassVar[bool] = False
+    """Whether a step waits for a step of every other data-parallel rank, so that ranks without requests must run
+    `execute_dummy` as long as any rank has some."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.needs_lockstep and cls.execute_dummy is Executor.execute_dummy:
+            raise TypeError(f"{cls.__name__} needs lockstep, so it must have an execute_dummy of its own")
+
+    def describe(self) -> str:
+        """Kernels, formats and threads on one line, for the summary at the start."""
+        return type(self).__name__
 
     @abstractmethod
     def kv_specs(self) -> list[KVCacheSpec]:
@@ -35,6 +68,12 @@ class Executor(ABC):
         """Wait for a step and return its results. Steps are collected in the order of their launch.
 
         Raises what the step raised, or RuntimeError if it did not run to its end.
+        """
+
+    def execute_dummy(self) -> None:  # noqa: B027
+        """Run a step without requests to its end; called only where ranks need lockstep, with no step in flight.
+
+        Raises what the step raised.
         """
 
     @abstractmethod

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
-from pelton.executor.base import Executor
-from pelton.runner.worker import Worker
+from pelton.executor.base import Executor, Worker
 
 
 class UniprocExecutor(Executor):
@@ -17,6 +16,9 @@ class UniprocExecutor(Executor):
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._results: dict[int, ModelRunnerOutput | Exception] = {}
+
+    def describe(self) -> str:
+        return self._worker.describe()
 
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._worker.kv_specs()

@@ -72,21 +72,29 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid JSON: {error if what is None else f'it is {what}'}") from None
 
 
-def parse_json(text: str) -> dict[str, Any]:
-    """A JSON object in which no name occurs twice, with names that can be shown.
+def parse_json(text: str, *, finite: bool = False) -> dict[str, Any]:
+    """A JSON object in which no name occurs twice, with names that can be shown; `finite`: without NaN and Infinity.
 
     Raises ValueError that says no file. Only the names of the outermost object are checked to be short and printable:
     others may be tokens.
     """
     try:
-        content = json.loads(text, object_pairs_hook=_unique)
+        content = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant if finite else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):  # Python's advice is not for whoever wrote the text
+            raise ValueError("it has an integer of too many digits") from None
+        raise
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     for name in content:
         check_name(name)
     return content
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

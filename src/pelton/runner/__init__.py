@@ -1,5 +1,5 @@
 """Runs the model: the worker, its batch, and the programs it replays."""
 
-from pelton.runner.worker import CPUWorker, Worker
+from pelton.runner.worker import CPUWorker
 
-__all__ = ["CPUWorker", "Worker"]
+__all__ = ["CPUWorker"]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 
 from pelton.runner.cgroups import ControlGroup, control_groups
@@ -19,6 +20,22 @@ def available_cores(root: Path = Path("/"), cpus: Collection[int] | None = None)
     cores = {_hardware_threads(root, cpu) for cpu in (_usable_cpus() if cpus is None else cpus)}
     quotas = [_quota(group) for group in control_groups(root, "cpu")]
     return max(1, min([len(cores), *(int(quota) for quota in quotas if quota is not None)]))
+
+
+def divide_cpus(num_parts: int, root: Path = Path("/"), cpus: Collection[int] | None = None) -> list[list[int]]:
+    """The CPUs for each of several processes that share the machine: whole cores, as evenly as possible.
+
+    With more processes than cores, several have the same core. Hardware threads of one core stay together.
+    `cpus` and `root` are as for `available_cores`.
+    """
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(_usable_cpus() if cpus is None else cpus):
+        cores.setdefault(_hardware_threads(root, cpu), []).append(cpu)
+    groups = list(cores.values())
+    if num_parts >= len(groups):
+        return [groups[part % len(groups)] for part in range(num_parts)]
+    bounds = [len(groups) * part // num_parts for part in range(num_parts + 1)]
+    return [[cpu for group in groups[start:end] for cpu in group] for start, end in pairwise(bounds)]
 
 
 def _usable_cpus() -> Collection[int]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from logging import getLogger
-from typing import Protocol
 
 from pelton.config import EngineArgs
 from pelton.core.kv_spec import KVCacheGroup, KVCacheSpec
@@ -23,20 +22,6 @@ from pelton.sampling.logits_processor import make_logits_processors
 logger = getLogger(__name__)
 
 
-class Worker(Protocol):
-    """What an executor drives."""
-
-    def kv_specs(self) -> list[KVCacheSpec]: ...
-
-    def available_memory(self) -> int: ...
-
-    def initialize(self, groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int) -> None: ...
-
-    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
-
-    def shutdown(self) -> None: ...
-
-
 class CPUWorker:
     """Runs a checkpoint's model on the CPU."""
 
@@ -55,18 +40,23 @@ class CPUWorker:
         target = choose_target(self._args, self._backend, checkpoint)
         model = create_model(checkpoint.config, target)
         weights = [parameter for parameter in model.parameters().values() if len(parameter.shape) == 2]
+        formats, kv_format = " and ".join(formats_by_size(weights)), target.kv_cache_dtype
+        self._description = f"{self._backend.name}; weights in {formats}, keys and values in {kv_format}"
         logger.info(
             "Kernels: %s; weights in %s (quantization: %s), keys and values in %s",
             self._backend.name,
-            " and ".join(formats_by_size(weights)),
+            formats,
             quantization_text(self._args, self._backend),
-            target.kv_cache_dtype,
+            kv_format,
         )
         try:
             load_weights(model.parameters(), checkpoint, progress=progress)
         except MemoryError as error:
             raise ValueError(f"the memory does not suffice for the weights of {checkpoint.path} ({error})") from None
         return model
+
+    def describe(self) -> str:
+        return self._description
 
     def kv_specs(self) -> list[KVCacheSpec]:
         return self._model.kv_specs()

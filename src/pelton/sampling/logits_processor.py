@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from importlib import import_module
 from typing import Any, ClassVar
 
 from pelton.error_text import described, shown
+from pelton.import_names import load_class
 from pelton.ops.arrays import Float32, Int32
 from pelton.sampling_params import SamplingParams
 
@@ -59,11 +59,7 @@ def _make(processor: type[LogitsProcessor]) -> LogitsProcessor:
 
 
 def _load(processor: str | type[Any]) -> type[LogitsProcessor]:
-    found = _import(processor) if isinstance(processor, str) else processor
-    if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
-        raise ValueError(f"logits processor {shown(processor)} must be a class derived from {__name__}.LogitsProcessor")
-    if found.__abstractmethods__:
-        raise ValueError(f"logits processor {shown(processor)} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    found: type[LogitsProcessor] = load_class(processor, LogitsProcessor, "logits processor")
     names: Any = found.arguments
     if (
         isinstance(names, str | bytes)
@@ -73,20 +69,4 @@ def _load(processor: str | type[Any]) -> type[LogitsProcessor]:
         raise ValueError(
             f"logits processor {shown(processor)} must have a set of names (strings) as arguments, got {shown(names)}"
         )
-    return found
-
-
-def _import(name: str) -> Any:
-    module_name, colon, class_name = name.partition(":")
-    if not (module_name and colon and class_name):
-        raise ValueError(f"logits processor {shown(name)} must be named as package.module:Class")
-    try:
-        found: Any = import_module(module_name)
-        for part in class_name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever the module does while it is imported
-        remedy = ""
-        if isinstance(error, ModuleNotFoundError):
-            remedy = "; PYTHONPATH must have the folder of the module (PYTHONPATH=. is the current one)"
-        raise ValueError(f"logits processor {shown(name)} cannot be loaded: {described(error)}{remedy}") from error
     return found

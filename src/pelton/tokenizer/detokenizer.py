@@ -16,6 +16,11 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")
 """As the library reads them: its number parser takes a plus sign, too."""
 
 
+def byte_of(token: str) -> bytes | None:
+    """The byte that a token such as <0x0A> stands for; None for others."""
+    return bytes([int(token[3:-1], 16)]) if _BYTE_TOKEN.fullmatch(token) else None
+
+
 class IncrementalDetokenizer(ABC):
     """The text of one sequence of tokens."""
 

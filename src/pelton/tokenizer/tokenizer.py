@@ -16,6 +16,7 @@ from pelton.tokenizer.detokenizer import (
     IncrementalDetokenizer,
     TokenBytes,
     WindowDetokenizer,
+    byte_of,
 )
 from pelton.tokenizer.messages import check_messages
 from pelton.tokenizer.template_text import MissingChatTemplateError, read_chat_template
@@ -155,6 +156,15 @@ class Tokenizer:
         # Decoders treat the first token of a text in their own way.
         alone = self.decode([token_id], skip_special_tokens=False)
         return self.decode([token_id, token_id], skip_special_tokens=False)[len(alone) :]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token, special or not, adds to a text, as UTF-8: also where it holds a part of a character."""
+        if self._is_byte_level:
+            return self._all_bytes[token_id]
+        token = self._backend.id_to_token(token_id)
+        if token is not None and "ByteFallback" in self._decoder_types and (byte := byte_of(token)) is not None:
+            return byte
+        return self.token_text(token_id).encode()
 
     def detokenizer(
         self, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True

@@ -1,0 +1,56 @@
+"""A model as front ends see it: everything but the weights."""
+
+from collections.abc import Sequence
+
+from pelton.config import EngineArgs
+from pelton.engine.engine_core import EngineCore
+from pelton.engine.input_processor import InputProcessor
+from pelton.engine.kv_sizing import requested_model_len
+from pelton.executor import make_executor
+from pelton.loader import Checkpoint, open_checkpoint
+from pelton.sampling.logits_processor import LogitsProcessor, load_logits_processors
+from pelton.tokenizer import Tokenizer, load_tokenizer
+
+
+class ServedModel:
+    """An opened checkpoint, and what requests to its model are checked against."""
+
+    def __init__(self, args: EngineArgs, *, progress: bool = False) -> None:
+        """Raises ValueError for a model that cannot be read and for arguments that contradict it."""
+        self._args = args
+        self._logits_processors: Sequence[type[LogitsProcessor]] = load_logits_processors(
+            args.sampling.logits_processors
+        )
+        self.checkpoint: Checkpoint = open_checkpoint(args.model.model, args.model.revision, progress=progress)
+        self.generation_defaults: dict[str, float | int] = {}
+        """Sampling parameters that the model recommends, by their names."""
+        if args.sampling.generation_config != "none":
+            try:
+                self.generation_defaults = self.checkpoint.generation_defaults()
+            except ValueError as error:
+                raise ValueError(f"{error}; generation_config='none' goes without") from None
+        self.requested_model_len = requested_model_len(args, self.checkpoint.config.max_position_embeddings)
+
+    def load_tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.checkpoint)
+
+    def make_input_processor(self, tokenizer: Tokenizer, max_model_len: int) -> InputProcessor:
+        """`max_model_len`: what the engine core can hold."""
+        config = self.checkpoint.config
+        return InputProcessor(
+            self._args,
+            tokenizer,
+            config.eos_token_ids,
+            config.vocab_size,
+            max_model_len,
+            logits_processors=self._logits_processors,
+        )
+
+    def make_core(self, *, progress: bool = False, num_sharing: int = 1) -> EngineCore:
+        """Load the weights into an engine core of this process; `num_sharing` cores divide the memory among them."""
+        executor = make_executor(self._args, self.checkpoint, progress=progress)
+        try:
+            return EngineCore(self._args, executor, self.requested_model_len, num_sharing=num_sharing)
+        except BaseException:
+            executor.shutdown()
+            raise

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: requests over HTTP, answers from an `AsyncLLM`."""

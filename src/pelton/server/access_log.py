@@ -1,0 +1,25 @@
+"""One line of JSON for each HTTP request."""
+
+import logging
+import time
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.types import Scope
+
+_logger = logging.getLogger("pelton.server.access")
+
+
+def log_request(scope: Scope, request_id: str, status: int, started: float) -> None:
+    """`status`: 0 if no answer was begun, since the client had left. `started`: seconds of the monotonic clock."""
+    client = scope.get("client")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request_id": request_id,
+        "client": client[0] if client else None,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "seconds": round(time.monotonic() - started, 6),
+    }
+    _logger.info("%s", msgspec.json.encode(line).decode())

@@ -1,0 +1,111 @@
+"""`pelton serve`: which processes there are, and who waits for whom."""
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from pelton.config import EngineArgs
+from pelton.config.serving import ParallelConfig, ServeConfig
+from pelton.engine.child_process import ChildProcess
+from pelton.engine.node import Node
+from pelton.engine.start import engine_processes
+from pelton.engine.supervisor import Supervisor
+from pelton.engine.topology import Endpoints, Topology
+from pelton.server.front_end import FrontEndConfig, serve_front_end
+from pelton.server.sockets import bind_sockets, remove_unix_socket
+
+_FAREWELL_SECONDS = 15.0
+"""What API processes may take longer than `shutdown_timeout`, until they count as hanging."""
+
+
+def run_server(args: EngineArgs, serve: ServeConfig, parallel: ParallelConfig) -> int:
+    """Serve until a signal ends it. Returns the exit status.
+
+    Raises ValueError for what cannot be served: the model, the arguments, the address.
+    """
+    topology = Topology(
+        num_ranks=parallel.data_parallel_size,
+        num_local_ranks=len(parallel.local_ranks),
+        start_rank=parallel.data_parallel_start_rank,
+        num_front_ends=serve.api_server_count,
+        address=parallel.data_parallel_address,
+        rpc_port=parallel.data_parallel_rpc_port,
+    )
+    if parallel.headless:
+        return Node(args, topology).run()
+    with _ended_by_signals():
+        sockets = bind_sockets(serve)
+        try:
+            if serve.api_server_count == 1:
+                return _serve_here(args, serve, topology, sockets)
+            return _serve_in_processes(args, serve, topology, sockets)
+        finally:
+            for bound in sockets:
+                bound.close()
+            remove_unix_socket(serve)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end at once what only prepares to serve."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve_here(args: EngineArgs, serve: ServeConfig, topology: Topology, sockets: Sequence[socket.socket]) -> int:
+    with engine_processes(args, topology, progress=sys.stderr.isatty()) as connections:
+        status = serve_front_end(args, serve, connections, sockets)
+        if status:
+            raise SystemExit(status)  # somebody is impatient: the engine's processes are not to be waited for
+        return status
+
+
+def _serve_in_processes(
+    args: EngineArgs, serve: ServeConfig, topology: Topology, sockets: Sequence[socket.socket]
+) -> int:
+    def start_front_end(index: int, endpoints: Endpoints) -> ChildProcess:
+        config = FrontEndConfig.make(args, serve, endpoints.front_end(index, topology), sockets)
+        fds = [bound.fileno() for bound in sockets]
+        arguments = ["--runtime-dir", endpoints.runtime_dir]
+        return ChildProcess("pelton.server.api_process", arguments, pass_fds=fds, config=config.encode())
+
+    def close_sockets() -> None:
+        # Clients wait for as long as anybody might accept their connections.
+        for bound in sockets:
+            bound.close()
+
+    supervisor = Supervisor(
+        args,
+        topology,
+        start_front_end=start_front_end,
+        before_end=close_sockets,
+        front_end_seconds=serve.shutdown_timeout + _FAREWELL_SECONDS,
+        progress=sys.stderr.isatty(),
+    )
+
+    signals: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        supervisor.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        supervisor.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if supervisor.failure:
+        raise ValueError(supervisor.failure)
+    return 0 if len(signals) < 2 else 128 + signals[-1]

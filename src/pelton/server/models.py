@@ -1,0 +1,48 @@
+"""The names under which a model is served."""
+
+import time
+from collections.abc import Sequence
+from uuid import uuid4
+
+from pelton.error_text import shown
+from pelton.server.errors import APIError
+from pelton.server.responses import ModelCard, ModelList, ModelPermission
+
+
+class ServedModels:
+    """One model, under one or more names."""
+
+    def __init__(self, names: Sequence[str], *, root: str, max_model_len: int) -> None:
+        """`names`: the first one is in the responses. `root`: the model as the server was told to load it.
+
+        Raises ValueError if there is no name, or an empty one.
+        """
+        if not names or not all(names):
+            raise ValueError(f"served_model_name must hold names that are not empty, got {shown(list(names))}")
+        self.names = tuple(dict.fromkeys(names))
+        self.name = self.names[0]
+        created = int(time.time())
+        self._cards = {
+            name: ModelCard(
+                id=name,
+                created=created,
+                root=root,
+                max_model_len=max_model_len,
+                permission=[ModelPermission(id=f"modelperm-{uuid4().hex}", created=created)],
+            )
+            for name in self.names
+        }
+
+    def check(self, model: str | None) -> None:
+        """Raise APIError if a request is for another model. Without a name, it is for this one."""
+        if model:
+            self.card(model)
+
+    def cards(self) -> ModelList:
+        return ModelList(data=list(self._cards.values()))
+
+    def card(self, name: str) -> ModelCard:
+        """Raises APIError for other names."""
+        if name not in self._cards:
+            raise APIError(404, f"The model {shown(name)} does not exist.", param="model")
+        return self._cards[name]
