@@ -153,6 +153,20 @@ def test_an_engine_core_that_ends(requests, tmp_path):
     assert done.returncode == 1
 
 
+@pytest.mark.slow
+def test_an_engine_that_ends_for_good(requests):
+    """Nobody waits for ever, and what has no answer is not said to have failed."""
+    path = requests(*(line(str(index), max_tokens=3) for index in range(30)))
+    backend = ["--distributed-executor-backend", "tests.support.serving_executors:CrashingExecutor"]
+    done = run_batch("-i", path, "-o", "-", *backend, "--max-num-seqs", 1, FAKE_CRASH_STEP="1")
+    assert done.returncode == 1
+    last = "pelton: every engine core has ended for good; start again; some requests have no answers"
+    assert done.stderr.splitlines()[-1] == last
+    answers = lines_of(done.stdout)
+    assert 0 < len(answers) < 30
+    assert all("ended unexpectedly" in answer["error"]["message"] for answer in answers.values())
+
+
 class Talk:
     """A batch that reads a pipe and writes one."""
 

@@ -1,12 +1,14 @@
 """Child processes tell when they have ended, and end with their parent."""
 
 import os
+import re
 import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +122,12 @@ def test_no_file_is_left_open():
     deadline = time.monotonic() + SECONDS
     while num_open() > before:
         assert time.monotonic() < deadline
+
+
+def test_a_terminals_interrupt_is_not_for_children():
+    """Not even before they can ignore it: it waits, and is never taken."""
+    with child("wait", "-") as process:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        blocked = int(re.search(r"^SigBlk:\t([0-9a-f]+)$", status, re.MULTILINE)[1], 16)
+        assert blocked & 1 << signal.SIGINT - 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "this process still gets it"

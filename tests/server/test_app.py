@@ -284,6 +284,17 @@ def test_the_engine_refuses(path, stream):
     assert ask("POST", path, llm=llm, json=body).status_code == 200
 
 
+def test_profiles():
+    llm, flags = FakeAsyncLLM(), {"enable_admin_endpoints": True}
+    assert is_error(ask("POST", "/start_profile", llm=llm), 404)
+    assert is_error(ask("POST", "/stop_profile", llm=llm, config=flags), 409)
+    assert ask("POST", "/start_profile", llm=llm, config=flags).status_code == 200
+    assert is_error(ask("POST", "/start_profile", llm=llm, config=flags), 409)
+    answer = ask("POST", "/stop_profile", llm=llm, config=flags)
+    assert (answer.status_code, answer.text) == (200, "Engine core 0\nstep")
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
 def test_only_open_paths_need_no_key():
     """Every route there is, so that a new one cannot be left open by mistake."""
     app = create_app(FakeAsyncLLM(), ServeConfig(api_key=["k"], enable_admin_endpoints=True))

@@ -232,6 +232,7 @@ class FakeAsyncLLM:
         self.healthy = True
         self.is_shut_down = False
         self.num_prefix_resets = 0
+        self.is_profiled = False
         self.num_waits_for_core = 0
         self.metrics: list[Metric] = [
             Gauge("vllm:num_requests_running", {"model_name": MODEL, "engine": "0"}, 0.0),
@@ -330,6 +331,17 @@ class FakeAsyncLLM:
     async def reset_prefix_cache(self) -> bool:
         self.num_prefix_resets += 1
         return True
+
+    async def start_profile(self) -> None:
+        if self.is_profiled:
+            raise ValueError("a profile is being taken already; stop it first")
+        self.is_profiled = True
+
+    async def stop_profile(self) -> dict[int, str]:
+        if not self.is_profiled:
+            raise ValueError("no profile is being taken; start one first")
+        self.is_profiled = False
+        return {0: "step"}
 
     async def drain(self, timeout: float) -> bool:
         try:

@@ -1,6 +1,7 @@
 """`pelton run-batch`: answer the requests of a file, in the format of OpenAI's batches."""
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import Field, fields, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -79,15 +80,20 @@ def _run(
             target.write(line)
             target.flush()
 
-    # Drawn on terminals only, and not before there is something to show.
-    with tqdm(total=source.num_bytes, unit="B", unit_scale=True, leave=False, disable=None, delay=0.1) as bar:
+    with ExitStack() as stack:
+        bars: list[tqdm[Any]] = []
 
         def begin() -> None:
             empty(target)
-            bar.reset()
+            # None: on terminals only.
+            bar = tqdm(total=source.num_bytes, unit="B", unit_scale=True, leave=False, disable=None)
+            bars.append(stack.enter_context(bar))
+
+        def advance(num_bytes: int) -> None:
+            bars[0].update(num_bytes)
 
         try:
-            figures = run_batch(args, serve, parallel, aiter(source), write, on_ready=begin, on_answered=bar.update)
+            figures = run_batch(args, serve, parallel, aiter(source), write, on_ready=begin, on_answered=advance)
         except EngineDeadError as error:
             complain(f"{error}; some requests have no answers")
             return 1

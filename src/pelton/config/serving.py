@@ -111,7 +111,7 @@ class ServeConfig:
         60.0, "Seconds without a finished step, while requests are pending, after which /health says 503."
     )
     log_requests: bool = option(False, "Write one line of JSON per request to standard error.")
-    enable_admin_endpoints: bool = option(False, "Serve POST /reset_prefix_cache.")
+    enable_admin_endpoints: bool = option(False, "Serve POST /reset_prefix_cache, /start_profile and /stop_profile.")
     metrics_prefix: str = option(
         "vllm", "What the names in /metrics begin with, before a colon; the default fits existing dashboards."
     )

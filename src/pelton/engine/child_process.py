@@ -22,6 +22,8 @@ class ChildProcess:
         ours, self._ended = os.pipe()
         self._is_over = ours
         theirs, self._life_line = os.pipe()
+        # A terminal's Ctrl-C reaches children, too, and may come before they can ignore it: the parent decides.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
                 # -P: the working directory is no place to import from.
@@ -30,6 +32,7 @@ class ChildProcess:
                 pass_fds=(theirs, *pass_fds),
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(theirs)
         self.pid = self._process.pid
         if config:

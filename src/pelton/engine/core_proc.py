@@ -229,7 +229,7 @@ class EngineCoreProc:
             raise ValueError("no profile is being taken; start one first")
         self._profile.disable()
         text = io.StringIO()
-        pstats.Stats(self._profile, stream=text).sort_stats("tottime").print_stats(_PROFILE_LINES)
+        pstats.Stats(self._profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(_PROFILE_LINES)
         self._profile = None
         return text.getvalue()
 

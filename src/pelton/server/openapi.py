@@ -15,7 +15,7 @@ _ERRORS = {
     400: "The request is not valid.",
     401: "The API key is missing or wrong.",
     404: "There is no such model.",
-    409: "Requests are running.",
+    409: "The engine is in no state for it.",
     413: "The body is too large.",
     415: "The content type is not JSON.",
     500: "Something failed in the server.",

@@ -71,13 +71,7 @@ class Routes:
         self._add_models(router)
         self._add_state(router)
         if admin:
-            router.add_api_route(
-                "/reset_prefix_cache",
-                self.reset_prefix_cache,
-                methods=["POST"],
-                responses={200: _EMPTY, **error_responses(401, 409, 500, 503)},
-                response_class=Response,
-            )
+            self._add_administration(router)
 
     def _add_generation(self, router: APIRouter) -> None:
         routes = [
@@ -118,6 +112,22 @@ class Routes:
         router.add_api_route(
             "/metrics", self.metrics, response_class=Response, responses={**text, **error_responses(500, 503)}
         )
+
+    def _add_administration(self, router: APIRouter) -> None:
+        plain: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+        routes: list[tuple[str, Any, Responses]] = [
+            ("/reset_prefix_cache", self.reset_prefix_cache, {200: _EMPTY}),
+            ("/start_profile", self.start_profile, {200: _EMPTY}),
+            ("/stop_profile", self.stop_profile, plain),
+        ]
+        for path, endpoint, answer in routes:
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=["POST"],
+                responses={**answer, **error_responses(401, 409, 500, 503)},
+                response_class=Response,
+            )
 
     async def create_chat_completion(self, request: Request) -> Response:
         """Answer a conversation."""
@@ -172,6 +182,23 @@ class Routes:
         if not await self._llm.reset_prefix_cache():
             raise APIError(409, "The prefix cache is in use; try again when no request is running")
         return Response()
+
+    async def start_profile(self) -> Response:
+        """Begin to measure where Python's time goes in the engine cores; no body."""
+        try:
+            await self._llm.start_profile()
+        except ValueError as error:
+            raise APIError(409, str(error)) from None
+        return Response()
+
+    async def stop_profile(self) -> Response:
+        """End the measurement: the functions that took most time, by engine core."""
+        try:
+            profiles = await self._llm.stop_profile()
+        except ValueError as error:
+            raise APIError(409, str(error)) from None
+        text = "\n".join(f"Engine core {rank}\n{profile}" for rank, profile in sorted(profiles.items()))
+        return Response(text, media_type="text/plain")
 
     async def _create(
         self,
