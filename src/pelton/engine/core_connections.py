@@ -110,6 +110,8 @@ class CoreConnections:
         self.control = self._context.socket(zmq.DEALER)
         self.control.setsockopt(zmq.LINGER, 0)
         self.control.connect(addresses.control)
+        self._is_half_sent = False
+        """The last message may lack its end."""
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs).decode
         self._decode_ready = msgspec.msgpack.Decoder(CoreReady).decode
@@ -170,8 +172,14 @@ class CoreConnections:
         self._send(rank, MessageKind.UTILITY, call)
 
     def _send(self, rank: int, kind: MessageKind, payload: Any) -> None:
+        if self._is_half_sent:
+            # An interrupt fell between the frames of a message. It has to end, or this one becomes a part of it.
+            self.input.send(b"")
+        frames = [routing_id(rank), kind.value, self._encode(payload)]
+        self._is_half_sent = True
         # A core that is gone gets nothing: the router drops it, and the supervisor says so.
-        self.input.send_multipart([routing_id(rank), kind.value, self._encode(payload)])
+        self.input.send_multipart(frames)
+        self._is_half_sent = False
 
     def send_control(self, message: ToSupervisor) -> None:
         self.control.send(self._encode(message))
@@ -198,7 +206,7 @@ class CoreConnections:
         failed = None
         while True:
             try:
-                _, payload = self.input.recv_multipart(zmq.NOBLOCK)
+                payload = self.input.recv_multipart(zmq.NOBLOCK)[-1]
             except zmq.Again:
                 return failed
             ready = self._decode_ready(payload)

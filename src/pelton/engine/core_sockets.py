@@ -115,6 +115,8 @@ class CoreInput:
                 # Whoever takes its place must hear of this core.
                 self._front_ends[notice.index].send(self._hello)
             return notice if isinstance(notice, FrontEndLost | Shutdown) else None
+        if not frames[-1]:
+            return None  # the front end was interrupted while it sent
         kind = MessageKind(frames[0])
         return Received(self._front_ends.index(socket), self._decoders[kind].decode(frames[1]), kind)
 

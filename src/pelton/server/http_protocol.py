@@ -12,6 +12,8 @@ MAX_HEAD_BYTES = 64 << 10
 """Request line and headers."""
 _LINGER_SECONDS = 5.0
 """How long a client whose head is too large may go on, so that it reads why nobody listens."""
+_MAX_PIPELINED = 8
+"""Requests that may wait for the one before them, until no more is read from the connection."""
 _UPGRADE_HEADERS = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 
@@ -52,6 +54,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(_head_too_large())
             raise ValueError("the parser must not go on")
         super().on_headers_complete()
+        if 0 < len(self.pipeline) <= _MAX_PIPELINED:
+            self.flow.resume_reading()  # else nobody would notice that the client leaves
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
