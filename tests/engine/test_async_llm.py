@@ -52,9 +52,9 @@ class FakeClient:
 
     def add_requests(self, requests, rank):
         self.added |= {request.request_id: rank for request in requests}
-        self.connections.cores[rank].num_added += len(requests)
+        self.connections.cores[rank].num_sent += len(requests)
 
-    def abort_requests(self, request_ids):
+    def abort_requests(self, request_ids, rank=None):
         self.aborted += request_ids
 
     async def next_outputs(self):
@@ -393,7 +393,7 @@ async def test_a_request_is_refused_if_it_had_to_wait_with_too_many():
             await made.add()
         assert e.value.retry_after == 1
         assert len(made.client.added) == 3
-        made.client.connections.cores[0].num_added = 0
+        made.client.connections.cores[0].num_received = 3
         made.client.connections.cores[0].stats = EngineStats(1, 0, 0, 0.0, 0, 0, 0, 0)
         with pytest.raises(QueueFullError):
             await made.add(n=3, temperature=1.0)

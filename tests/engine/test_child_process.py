@@ -49,17 +49,23 @@ def test_the_end_can_be_waited_for(status):
         assert process.end == f"exit status {status}"
 
 
-@pytest.mark.parametrize(("end", "number"), [("kill", signal.SIGKILL), ("terminate", signal.SIGTERM)])
-def test_signals(end, number):
+def test_killing():
     with child("wait", "") as process:
         assert not process.has_ended
         assert process.end == "it runs"
         assert select.select([process.fileno()], [], [], 0) == ([], [], [])
         assert not process.wait(0.001)
-        getattr(process, end)()
+        process.kill()
         wait_for_end(process)
-        assert process.end == f"signal {number.name}"
+        assert process.end == "signal SIGKILL"
         assert process.wait(0)
+
+
+def test_destroying_waits_for_the_end():
+    with child("wait", "") as process:
+        process.destroy()
+        assert process.end == "signal SIGKILL"
+        process.destroy()
 
 
 def test_closing_ends_it():
@@ -73,7 +79,6 @@ def test_nothing_happens_when_it_is_killed_after_its_end():
     with child("exit", 0) as process:
         wait_for_end(process)
         process.kill()
-        process.terminate()
 
 
 @pytest.mark.parametrize("size", [1, 65536, 1 << 20])
@@ -124,10 +129,10 @@ def test_no_file_is_left_open():
         assert time.monotonic() < deadline
 
 
-def test_a_terminals_interrupt_is_not_for_children():
-    """Not even before they can ignore it: it waits, and is never taken."""
+def test_signals_to_the_group_are_not_for_children():
+    """Not even before they can ignore them: they wait, and are never taken."""
     with child("wait", "-") as process:
         status = Path(f"/proc/{process.pid}/status").read_text()
         blocked = int(re.search(r"^SigBlk:\t([0-9a-f]+)$", status, re.MULTILINE)[1], 16)
-        assert blocked & 1 << signal.SIGINT - 1
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "this process still gets it"
+        assert all(blocked & 1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM))
+    assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, ()), "we still get them"

@@ -51,9 +51,9 @@ class Core:
         kind = MessageKind(kind)
         return kind, msgspec.msgpack.decode(payload, type=PAYLOADS[kind])
 
-    def emit(self, *outputs: EngineCoreOutput, running: int = 0, waiting: int = 0) -> None:
+    def emit(self, *outputs: EngineCoreOutput, num_received: int = 0, running: int = 0, waiting: int = 0) -> None:
         stats = EngineStats(running, waiting, 1, 0.0, 0, 0, 0, 0)
-        self.outputs.send(msgspec.msgpack.encode(EngineCoreOutputs(list(outputs), stats, self.rank)))
+        self.outputs.send(msgspec.msgpack.encode(EngineCoreOutputs(list(outputs), stats, self.rank, [], num_received)))
 
 
 class World:
@@ -91,7 +91,7 @@ class World:
         return self.connections.take_ready()
 
     def emit(self, rank: int, *outputs: EngineCoreOutput, **stats: int) -> EngineCoreOutputs | None:
-        self.cores[rank].emit(*outputs, **stats)
+        self.cores[rank].emit(*outputs, **{"num_received": self.connections.cores[rank].num_sent, **stats})
         assert self.connections.output.poll(MILLISECONDS)
         return self.connections.take_outputs()
 
@@ -180,6 +180,8 @@ def test_how_many_are_queued(two):
     two.emit(0, running=2, waiting=1)
     assert core.num_queued() == 1
     two.connections.send_requests(requests("d", "e"), 0)
+    assert core.num_queued() == 3
+    two.emit(0, running=2, waiting=1, num_received=3)  # the last two are on their way
     assert core.num_queued() == 3
     two.emit(0, running=1)
     assert core.num_queued() == 0

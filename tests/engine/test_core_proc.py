@@ -332,13 +332,21 @@ def test_a_new_front_end_hears_of_the_core(wires):
 
 @pytest.mark.parametrize(
     "frames",
-    [[b"Z", b"x"], [b"A", b"\xc1"], [b"A"], [b""], [b"X", b"\x91" * 5000], [b"A", b"\x91\x91\x01"]],
+    [[b"Z", b"x"], [b"A", b"\xc1"], [b"A"], [b"X", b"\x91" * 5000], [b"A", b"\x91\x91\x01"]],
 )
 def test_what_cannot_be_read_is_dropped(wires, frames, caplog):
     wires.send(0, *frames)
     wires.send(0, b"X", msgspec.msgpack.encode(["next"]))
     assert wires.next() == abort(0, "next")
     assert "dropped a message that cannot be read" in caplog.text
+
+
+def test_what_was_not_sent_to_its_end_is_dropped(wires):
+    """A front end that was interrupted ends its message with an empty frame."""
+    for frames in ([b""], [b"A", b""]):
+        wires.send(0, *frames)
+    wires.send(0, b"X", msgspec.msgpack.encode(["next"]))
+    assert wires.next() == abort(0, "next")
 
 
 def test_outputs_arrive(wires, model):

@@ -6,6 +6,7 @@ from pelton.core.control_messages import NodeAlive, NodeHello
 from pelton.engine import node_registry
 from pelton.engine.node_registry import NODE_SILENCE, NodeRegistry
 from pelton.engine.topology import Topology
+from pelton.version import __version__
 
 ARGS = {"model": "m", "seed": 0}
 A, B = b"node-a", b"node-b"
@@ -40,8 +41,8 @@ def nodes(network) -> NodeRegistry:
     return NodeRegistry(ARGS, Topology(num_ranks=4, num_local_ranks=1), network.send)
 
 
-def hello(start=1, number=1, size=4, args=ARGS) -> NodeHello:
-    return NodeHello(start, number, size, args)
+def hello(start=1, number=1, size=4, args=ARGS, version=__version__) -> NodeHello:
+    return NodeHello(version, start, number, size, args)
 
 
 def join(nodes, identity, start, number=1):
@@ -69,6 +70,9 @@ def test_nodes_that_fit(nodes):
         (hello(start=0, number=2), "ranks 0 to 1 of this node overlap with rank 0 of the first node; set data_"),
         (hello(start=3, number=2), "ranks 3 to 4 of this node are not among the 4 that there are"),
         (hello(args={"model": "other", "seed": 0}), "model is 'm' on the first node and 'other' here"),
+        (hello(number=0), "ranks 1 to 0 of this node are not among the 4 that there are"),
+        (hello(number=1 << 16), "ranks 1 to 65536 of this node are not among the 4 that there are"),
+        (hello(version="0.0.7"), f"Pelton is of version {__version__} on the first node and '0.0.7' here"),
         (hello(args={"model": "m"}), "seed is 0 on the first node and None here"),
     ],
 )
@@ -83,6 +87,14 @@ def test_ranks_of_a_node_that_lives_are_taken(nodes, network):
     network.reachable = {B}
     assert join(nodes, B, 2, 2) == [range(1, 3)]
     assert list(nodes.identities) == [B]
+
+
+def test_a_hello_that_is_repeated(nodes):
+    join(nodes, A, 1, 2)
+    assert nodes.has_joined(A, hello(1, 2))
+    assert not nodes.has_joined(A, hello(1, 1))
+    assert not nodes.has_joined(B, hello(1, 2))
+    assert [nodes.node_of(rank) for rank in range(4)] == [None, A, A, None]
 
 
 def test_a_node_that_is_gone(nodes, network):

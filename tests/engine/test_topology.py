@@ -40,7 +40,7 @@ def test_one_machine(temporary):
         local.coordinator_loads,
         local.coordinator_waves,
         local.coordinator_published,
-        local.lockstep,
+        endpoints.lockstep(0),
     ]
     assert len(set(addresses)) == 9
     assert all(address.startswith(f"ipc://{folder}/") for address in addresses)
@@ -48,9 +48,28 @@ def test_one_machine(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x" * 80, "é" * 50])
+def test_a_long_path_of_temporary_files(temporary, monkeypatch, name):
+    """Addresses of Unix sockets are short."""
+    (temporary / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / name))
+    endpoints = Endpoints.make(Topology(num_ranks=2, num_local_ranks=2))
+    assert Path(endpoints.runtime_dir).parent == Path("/tmp")
+    assert is_private(Path(endpoints.runtime_dir))
+    assert list((temporary / name).iterdir()) == []
+    endpoints.remove()
+    assert not Path(endpoints.runtime_dir).exists()
+
+
+def test_no_place_for_temporary_files(temporary, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "none"))
+    with pytest.raises(ValueError, match="there is no folder for the sockets of the engine's processes .*; set TMPDIR"):
+        Endpoints.make(Topology())
+
+
 def test_a_single_core_has_no_coordinator():
     local = Endpoints.make(Topology()).local
-    assert local.coordinator_loads is local.coordinator_published is local.coordinator_waves is local.lockstep is None
+    assert local.coordinator_loads is local.coordinator_published is local.coordinator_waves is None
 
 
 def test_every_front_end_has_its_own():
@@ -85,6 +104,7 @@ def test_other_nodes():
     ]
     assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
     assert endpoints.control.startswith("ipc://")
+    assert endpoints.lockstep(0) == "", "a group must be on one machine"
     front_end = endpoints.front_end(1, topology)
     assert front_end.inputs == [endpoints.local.front_end_inputs[1], remote.front_end_inputs[1]]
     assert front_end.outputs == [endpoints.local.front_end_outputs[1], remote.front_end_outputs[1]]
@@ -100,7 +120,6 @@ def test_the_addresses_of_other_nodes_differ():
         remote.coordinator_loads,
         remote.coordinator_waves,
         remote.coordinator_published,
-        remote.lockstep,
     ]
     assert len(set(addresses)) == len(addresses)
 

@@ -1,8 +1,8 @@
 """A coordinator process, and sockets to talk with it."""
 
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Self
 
@@ -28,16 +28,16 @@ class CoordinatorProcess:
 
     def start(self, *arguments: str, pass_fds: tuple[int, ...] = ()) -> None:
         """Returns when all addresses are bound."""
-        ready, ready_write = os.pipe()
+        # The address that is bound last.
+        socket = Path(self.to_cores.removeprefix("ipc://"))
+        socket.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pelton.engine.coordinator", "--num-ranks", str(self.num_ranks)]
         command += ["--loads", self.loads, "--to-front-ends", self.to_front_ends, "--to-cores", self.to_cores]
-        command += ["--ready-fd", str(ready_write), *arguments]
-        self.process = subprocess.Popen(command, pass_fds=(ready_write, *pass_fds), stderr=subprocess.PIPE, text=True)
-        os.close(ready_write)
-        is_ready = os.read(ready, 1) == b"\x01"
-        os.close(ready)
-        if not is_ready:
-            raise RuntimeError(f"the coordinator did not start: {self.end()}")
+        self.process = subprocess.Popen([*command, *arguments], pass_fds=pass_fds, stderr=subprocess.PIPE, text=True)
+        while not socket.exists():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the coordinator did not start: {self.end()}")
+            time.sleep(0.005)
 
     def kill(self) -> None:
         self.process.kill()

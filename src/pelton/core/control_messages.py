@@ -3,11 +3,16 @@
 All are msgspec structs of plain data; the tag says which one it is.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from pelton.core.messages import EngineStats
+
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""How often a rank was started before."""
+RankCount = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
+"""A rank, or a number of them."""
 
 
 class Addresses(msgspec.Struct, array_like=True):
@@ -24,7 +29,8 @@ class Addresses(msgspec.Struct, array_like=True):
     coordinator_published: str | None = None
     """Where the coordinator publishes to front ends."""
     lockstep: str | None = None
-    """Where rank 0 binds the socket of a group whose steps run together."""
+    """Where rank 0 binds the socket of a group whose steps run together; empty if no such group can be, for its ranks
+    are on several machines; None for a single rank."""
 
 
 class CoreInfo(msgspec.Struct, array_like=True):
@@ -45,8 +51,7 @@ class CoreHello(msgspec.Struct, tag="core_hello", array_like=True):
     """Core: I am here, what am I to do?"""
 
     rank: int
-    epoch: int
-    """How often this rank was started before."""
+    epoch: Epoch
 
 
 class CoreWelcome(msgspec.Struct, tag="core_welcome", array_like=True):
@@ -63,7 +68,7 @@ class CoreReady(msgspec.Struct, tag="core_ready", array_like=True):
     """Core: I take requests now."""
 
     rank: int
-    epoch: int
+    epoch: Epoch
     info: CoreInfo
 
 
@@ -71,7 +76,7 @@ class CoreFailed(msgspec.Struct, tag="core_failed", array_like=True):
     """Core: I cannot start, and end."""
 
     rank: int
-    epoch: int
+    epoch: Epoch
     message: str
 
 
@@ -139,8 +144,10 @@ class MetricsReply(msgspec.Struct, tag="metrics_reply", array_like=True):
 class NodeHello(msgspec.Struct, tag="node_hello", array_like=True):
     """Another node: I run these ranks, with these arguments."""
 
-    start_rank: int
-    num_ranks: int
+    version: str
+    """Of Pelton."""
+    start_rank: RankCount
+    num_ranks: RankCount
     data_parallel_size: int
     engine_args: dict[str, Any]
 
@@ -158,6 +165,12 @@ class NodeRefused(msgspec.Struct, tag="node_refused", array_like=True):
     message: str
 
 
+class NodeCoreReady(msgspec.Struct, tag="node_core_ready", array_like=True):
+    """To another node: this core of yours takes requests, so that it is worth being started again."""
+
+    rank: int
+
+
 class NodeAlive(msgspec.Struct, tag="node_alive", array_like=True):
     """Either way, once a second or so: I am still here."""
 
@@ -166,7 +179,7 @@ class NodeCoreDied(msgspec.Struct, tag="node_core_died", array_like=True):
     """Another node: one of my cores has ended."""
 
     rank: int
-    epoch: int
+    epoch: Epoch
     reason: str
     is_final: bool
 
@@ -196,6 +209,7 @@ FromSupervisor = (
     | MetricsReply
     | NodeWelcome
     | NodeRefused
+    | NodeCoreReady
     | NodeAlive
     | Shutdown
 )

@@ -158,3 +158,5 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):
     rank: int = 0
     """The data-parallel rank of the core."""
     utility_results: list[UtilityResult] = []
+    num_received: int = 0
+    """Requests that the core has got from this front end; `stats` counts them."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from logging import getLogger
@@ -68,8 +69,8 @@ class AsyncLLM:
         self._max_num_queued = max_num_queued_reqs
         self._streams: dict[str, RequestStream] = {}
         """By the id that the core knows."""
-        self._preparing: set[str] = set()
-        """Ids of requests that are being tokenized."""
+        self._num_preparing = 0
+        """Conversations, texts and requests that are being rendered or tokenized."""
         self._ids = count()
         # Front ends come and go, and ids of none may meet those of another in a core.
         self._id_prefix = f"{client.connections.addresses.index}-{os.urandom(4).hex()}-"
@@ -97,11 +98,12 @@ class AsyncLLM:
         kind = AsyncMPClient if connections.addresses.num_ranks == 1 else DPLBAsyncMPClient
         client = kind(connections, stall_timeout=stall_timeout)
         try:
-            tokenizer, _ = await asyncio.gather(asyncio.to_thread(model.load_tokenizer), client.wait_until_ready())
+            tokenizer = await asyncio.to_thread(model.load_tokenizer)
+            await client.wait_until_ready()
+            return cls(args, model, client, tokenizer, max_num_queued_reqs=max_num_queued_reqs)
         except BaseException:
             client.shutdown()
             raise
-        return cls(args, model, client, tokenizer, max_num_queued_reqs=max_num_queued_reqs)
 
     @property
     def eos_token_ids(self) -> Sequence[int]:
@@ -140,9 +142,7 @@ class AsyncLLM:
         self._check_queue(params)
         internal_id = f"{self._id_prefix}{next(self._ids)}"
         process = partial(self._input_processor.process, prompt, params, request_id=internal_id, priority=priority)
-        self._preparing.add(internal_id)
-        self._is_idle.clear()
-        try:
+        with self._preparation():
             request = await self._in_thread(process)
             self._check_is_up()
             self._check_queue(params)  # others have come meanwhile
@@ -151,9 +151,6 @@ class AsyncLLM:
             state = self._output_processor.state_of(internal_id)
             stream = RequestStream(request_id, request, state, partial(self._abort, internal_id))
             self._streams[internal_id] = stream
-        finally:
-            self._preparing.remove(internal_id)
-            self._note_idle()
         self._client.add_requests(messages, rank)
         return stream
 
@@ -191,24 +188,38 @@ class AsyncLLM:
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> TokensPrompt:
         """`pelton.engine.chat.render_chat` with this model's tokenizer, in a thread. Raises ValueError as that does."""
-        return await self._in_thread(partial(render_chat, self.tokenizer, messages, **options))
+        with self._preparation():
+            return await self._in_thread(partial(render_chat, self.tokenizer, messages, **options))
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, made in a thread. Raises ValueError as `Tokenizer.encode`."""
-        return await self._in_thread(partial(self.tokenizer.encode, text, add_special_tokens))
+        with self._preparation():
+            return await self._in_thread(partial(self.tokenizer.encode, text, add_special_tokens))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, made in a thread. Raises ValueError as `Tokenizer.decode`."""
         return await self._in_thread(partial(self.tokenizer.decode, token_ids))
 
+    @contextmanager
+    def _preparation(self) -> Iterator[None]:
+        """Of something that a request waits for."""
+        self._num_preparing += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_preparing -= 1
+            self._note_idle()
+
     @property
     def num_unfinished_requests(self) -> int:
-        return len(self._output_processor)
+        """Those that are being prepared count, too."""
+        return len(self._output_processor) + self._num_preparing
 
     @property
     def is_healthy(self) -> bool:
         """Whether an engine core takes requests, and none that has some has been silent for too long."""
-        return not self._is_shut_down and self._client.is_healthy
+        return not (self._is_shut_down or self._task.done()) and self._client.is_healthy
 
     async def get_metrics(self) -> list[Metric]:
         """The figures of all engine cores, from all front ends, under Prometheus names."""
@@ -229,10 +240,10 @@ class AsyncLLM:
 
     async def drain(self, timeout: float) -> bool:
         """Wait until no request is left, at most so many seconds. Returns whether none is."""
-        if self._is_idle.is_set():
-            return True
         try:
-            await asyncio.wait_for(self._is_idle.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                while not self._is_idle.is_set():  # a request that has been rendered is tokenized next
+                    await self._is_idle.wait()
         except TimeoutError:
             return False
         return True
@@ -279,7 +290,7 @@ class AsyncLLM:
         self._note_idle()
 
     def _note_idle(self) -> None:
-        if not self._streams and not self._preparing:
+        if not self._streams and not self._num_preparing:
             self._is_idle.set()
 
     async def _handle_outputs(self) -> None:
@@ -305,7 +316,7 @@ class AsyncLLM:
                 if request.is_finished:
                     self._forget(request.id)
             if processed.aborts:
-                self._client.abort_requests(processed.aborts)
+                self._client.abort_requests(processed.aborts, outputs.rank)
 
     def _fail(self, core_ids: Iterable[str]) -> None:
         for internal_id in {core_id.partition("/")[0] for core_id in core_ids}:

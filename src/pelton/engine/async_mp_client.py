@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from logging import getLogger
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from pelton.engine.core_client import EngineCoreClient
 from pelton.engine.core_connections import CoreConnections, CoreState
 from pelton.engine.errors import EngineDeadError
 from pelton.engine.load_balancer import LoadBalancer
+
+logger = getLogger(__name__)
 
 _CALL_SECONDS = 30.0
 """How long a core may take to answer a call: as long as a step with a long prompt."""
@@ -32,11 +35,11 @@ class AsyncMPClient(EngineCoreClient):
         self._waiter: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
         """Set when a core has come or gone."""
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._called: dict[int, int] = {}
-        """Of calls, the rank that was called."""
+        self._calls: dict[int, tuple[asyncio.Future[Any], int | None]] = {}
+        """By id: the answer to come, and of which core, if it is one's."""
         self._num_calls = 0
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
         self._readers: list[zmq.Socket[bytes]] = []
         connections.on_metrics_reply = self._on_metrics_reply
         self._read(connections.output, self._on_output)
@@ -44,8 +47,15 @@ class AsyncMPClient(EngineCoreClient):
         self._read(connections.control, self._on_notice)
 
     def _read(self, socket: "zmq.Socket[bytes]", callback: Callable[[], None]) -> None:
-        # The file of a ZeroMQ socket tells changes, not states: whoever reads or sends must look at all there is.
-        self._loop.add_reader(socket.FD, callback)
+        def read() -> None:
+            try:
+                callback()
+            except BaseException:
+                # The file of a ZeroMQ socket tells changes, not states: what is left would not be told of again.
+                self._loop.call_soon(read)
+                raise
+
+        self._loop.add_reader(socket.FD, read)
         self._readers.append(socket)
         callback()
 
@@ -98,12 +108,15 @@ class AsyncMPClient(EngineCoreClient):
 
     def add_requests(self, requests: Sequence[EngineCoreRequest], rank: int) -> None:
         """Hand over all choices of a user's request."""
-        self.connections.send_requests(requests, rank)
+        if (failed := self.connections.send_requests(requests, rank)) is not None:
+            self._arrive(failed)
         self._on_ready()
 
-    def abort_requests(self, request_ids: Collection[str]) -> None:
-        self.connections.send_abort(request_ids)
-        self._on_ready()
+    def abort_requests(self, request_ids: Collection[str], rank: int | None = None) -> None:
+        """`rank`: the core that has those which this front end does not know."""
+        if not self._is_closed:
+            self.connections.send_abort(request_ids, rank)
+            self._on_ready()
 
     @property
     def has_work(self) -> bool:
@@ -128,23 +141,30 @@ class AsyncMPClient(EngineCoreClient):
 
         Raises ValueError for what a core says, EngineDeadError if one does not answer or there is none.
         """
+        self._check_is_open()
         if not self.connections.up:
             raise EngineDeadError("there is no engine core at the moment; try again later")
         calls = {}
         for core in self.connections.up:
-            call_id = calls[core.rank] = self._begin_call()
-            self._called[call_id] = core.rank
-            self.connections.send_utility(core.rank, UtilityCall(call_id, name))
+            call_id = calls[core.rank] = self._begin_call(core.rank)
+            if not self.connections.send_utility(core.rank, UtilityCall(call_id, name)):
+                self._fail_calls(core.rank)
         self._on_ready()
         try:
-            return {rank: await self._answer(call_id, f"engine core {rank}") for rank, call_id in calls.items()}
+            answers = [self._answer(call_id, f"engine core {rank}") for rank, call_id in calls.items()]
+            # All of them, so that an error of one leaves no other unread.
+            values = await asyncio.gather(*answers, return_exceptions=True)
         finally:
             for call_id in calls.values():
                 self._calls.pop(call_id, None)
-                self._called.pop(call_id)
+        for value in values:
+            if isinstance(value, BaseException):
+                raise value
+        return dict(zip(calls, values, strict=True))
 
     async def collect_metrics(self) -> list[MetricsState]:
         """The figures of all front ends."""
+        self._check_is_open()
         if self.connections.addresses.num_front_ends == 1:
             return self.connections.on_metrics_call()
         call_id = self._begin_call()
@@ -153,21 +173,26 @@ class AsyncMPClient(EngineCoreClient):
         states: list[MetricsState] = await self._answer(call_id, "the supervisor")
         return states
 
-    def _begin_call(self) -> int:
+    def _check_is_open(self) -> None:
+        if self._is_closed:
+            raise EngineDeadError("the server is shutting down")
+
+    def _begin_call(self, rank: int | None = None) -> int:
         self._num_calls += 1
-        self._calls[self._num_calls] = self._loop.create_future()
+        self._calls[self._num_calls] = (self._loop.create_future(), rank)
         return self._num_calls
 
     async def _answer(self, call_id: int, whose: str) -> Any:
         try:
-            return await asyncio.wait_for(self._calls[call_id], _CALL_SECONDS)
+            return await asyncio.wait_for(self._calls[call_id][0], _CALL_SECONDS)
         except TimeoutError:
             raise EngineDeadError(f"{whose} does not answer; try again later") from None
         finally:
-            del self._calls[call_id]
+            self._calls.pop(call_id, None)
 
     def shutdown(self) -> None:
         """Closes the sockets; the supervisor ends the cores."""
+        self._is_closed = True
         for socket in self._readers:
             self._loop.remove_reader(socket.FD)
         self.connections.close()
@@ -181,6 +206,7 @@ class AsyncMPClient(EngineCoreClient):
     def _on_ready(self) -> None:
         while (outputs := self.connections.take_ready()) is not None:
             self._arrive(outputs)
+            self._fail_calls(outputs.rank)
         self._changed.set()
 
     def _on_notice(self) -> None:
@@ -196,7 +222,7 @@ class AsyncMPClient(EngineCoreClient):
 
     def _resolve(self, results: Iterable[UtilityResult]) -> None:
         for result in results:
-            future = self._calls.get(result.call_id)
+            future, _ = self._calls.get(result.call_id, (None, None))
             if future is None or future.done():
                 continue
             if result.error is None:
@@ -206,13 +232,12 @@ class AsyncMPClient(EngineCoreClient):
 
     def _fail_calls(self, rank: int) -> None:
         """Calls of a core that is gone get no answer."""
-        for call_id, called in self._called.items():
-            future = self._calls.get(call_id)
-            if called == rank and future is not None and not future.done():
+        for future, called in self._calls.values():
+            if called == rank and not future.done():
                 future.set_exception(EngineDeadError(f"engine core {rank} has ended; try again later"))
 
     def _on_metrics_reply(self, reply: MetricsReply) -> None:
-        future = self._calls.get(reply.call_id)
+        future, _ = self._calls.get(reply.call_id, (None, None))
         if future is not None and not future.done():
             future.set_result(reply.states)
 
@@ -241,7 +266,8 @@ class DPLBAsyncMPClient(AsyncMPClient):
     def _on_published(self) -> None:
         while True:
             try:
-                payload = self._published.recv(zmq.NOBLOCK)
+                self._balancer.published(self._decode_loads(self._published.recv(zmq.NOBLOCK)).loads)
             except zmq.Again:
                 return
-            self._balancer.published(self._decode_loads(payload).loads)
+            except (ValueError, RecursionError) as error:
+                logger.error("dropped a publication that cannot be read: %s", error)

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 
+_END_SECONDS = 10.0
+"""How long the system may take to end a process that is killed."""
+
 
 class ChildProcess:
     """`python -m module arguments`, with `--parent-fd N`, a pipe that ends when this process does.
@@ -22,8 +25,9 @@ class ChildProcess:
         ours, self._ended = os.pipe()
         self._is_over = ours
         theirs, self._life_line = os.pipe()
-        # A terminal's Ctrl-C reaches children, too, and may come before they can ignore it: the parent decides.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A terminal's Ctrl-C and a service manager's end reach children, too, and may come before they can ignore
+        # them: the parent decides.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             self._process = subprocess.Popen(
                 # -P: the working directory is no place to import from.
@@ -63,9 +67,6 @@ class ChildProcess:
             return "it runs"
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
-    def terminate(self) -> None:
-        self._process.terminate()
-
     def kill(self) -> None:
         self._process.kill()
 
@@ -80,3 +81,9 @@ class ChildProcess:
         for fd in (self._life_line, self._is_over):
             with suppress(OSError):
                 os.close(fd)
+
+    def destroy(self) -> None:
+        """Kill, wait for the end, and close: for what needs no time to end, or has had its time."""
+        self.kill()
+        self.wait(_END_SECONDS)
+        self.close()

@@ -73,6 +73,11 @@ class ChoiceState:
         if self._detokenizer is not None and (text := self._new_text(output)):
             self._text.append(text)
 
+    def fail(self, message: str) -> None:
+        """End with an error, and with what there is: nothing that could fail is asked."""
+        self.has_news = True
+        self.finish_reason, self.stop_reason = "error", message
+
     def _new_text(self, output: EngineCoreOutput) -> str:
         """The text that can be shown now."""
         assert self._detokenizer is not None

@@ -6,10 +6,10 @@ It holds nothing that the cores do not tell it again, so it may die and start an
 import argparse
 import logging
 import math
-import os
 import signal
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 import zmq
@@ -107,24 +107,19 @@ class Coordinator:
             for each in addresses:
                 socket.bind(each)
 
-    def run(self, stop_fd: int) -> None:
-        """Work until something can be read from this file."""
+    def run(self) -> NoReturn:
+        """Work until somebody ends the process."""
         poller = zmq.Poller()
-        for source in (stop_fd, self._loads, self._to_front_ends):
+        for source in (self._loads, self._to_front_ends):
             poller.register(source, zmq.POLLIN)
         while True:
             ready = dict(poller.poll(self._milliseconds_to_publication()))
-            if stop_fd in ready:
-                return
             if self._loads in ready:
                 self._take_report(self._loads.recv_multipart())
             if self._to_front_ends in ready and self._to_front_ends.recv_multipart()[0].startswith(b"\x01"):
                 self._is_wanted = True
             if self._milliseconds_to_publication() == 0:
                 self._publish()
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)
 
     def _take_report(self, frames: Sequence[bytes]) -> None:
         try:
@@ -151,31 +146,22 @@ class Coordinator:
         self._earliest = time.monotonic() + PUBLISH_INTERVAL
 
 
-def main() -> int:
+def main() -> NoReturn:
     parser = argparse.ArgumentParser(description="coordinates data-parallel engine cores", allow_abbrev=False)
     parser.add_argument("--num-ranks", type=int, required=True, help="number of data-parallel cores")
     parser.add_argument("--loads", nargs="+", required=True, help="addresses to bind for reports of the cores")
     parser.add_argument("--to-front-ends", nargs="+", required=True, help="addresses to bind for publishing loads")
     parser.add_argument("--to-cores", nargs="+", required=True, help="addresses to bind for starting waves")
-    parser.add_argument("--ready-fd", type=int, help="file to write a byte to when all addresses are bound")
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe that ends when the parent does")
     parser.add_argument("--runtime-dir", help="folder to remove if the parent dies")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
-    stop_fd, wakeup_fd = os.pipe()
-    os.set_blocking(wakeup_fd, False)
-    signal.set_wakeup_fd(wakeup_fd)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the byte in the pipe ends `run`, even if it is not polling yet
+    # A terminal's Ctrl-C and a service manager's end reach the whole group; the parent kills this when all has ended.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if arguments.parent_fd is not None:
         watch_parent(arguments.parent_fd, arguments.runtime_dir)
-    coordinator = Coordinator(arguments.num_ranks, arguments.loads, arguments.to_front_ends, arguments.to_cores)
-    if arguments.ready_fd is not None:
-        os.write(arguments.ready_fd, b"\x01")
-        os.close(arguments.ready_fd)
-    coordinator.run(stop_fd)
-    coordinator.close()
-    return 0
+    Coordinator(arguments.num_ranks, arguments.loads, arguments.to_front_ends, arguments.to_cores).run()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

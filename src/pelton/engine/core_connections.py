@@ -1,10 +1,11 @@
 """A front end's sockets, and what it knows of the engine cores behind them."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import errno
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -24,9 +25,12 @@ from pelton.core.control_messages import (
     ToSupervisor,
 )
 from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineStats, UtilityCall
-from pelton.engine.core_sockets import MessageKind, routing_id
+from pelton.engine.core_sockets import MessageKind, keep_alive, routing_id
 
 logger = getLogger(__name__)
+
+UNREACHABLE = "the engine core cannot be reached; please send the request again"
+_T = TypeVar("_T")
 
 IDLE = EngineStats(0, 0, 0, 0.0, 0, 0, 0, 0)
 """The state of a core that has not told any."""
@@ -50,13 +54,15 @@ class CoreState:
     """What a front end knows of one core."""
 
     __slots__ = (
+        "down_epoch",
         "epoch",
         "failure",
         "heard_at",
         "info",
         "is_final",
-        "num_added",
         "num_in_flight",
+        "num_received",
+        "num_sent",
         "rank",
         "stats",
         "was_ready",
@@ -65,6 +71,8 @@ class CoreState:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.epoch = -1
+        self.down_epoch = -1
+        """The last one that is known to have ended."""
         self.info: CoreInfo | None = None
         """Of a core that takes requests."""
         self.is_final = False
@@ -73,19 +81,26 @@ class CoreState:
         """Whether it, or one before it, ever took requests."""
         self.failure = ""
         self.stats = IDLE
-        self.num_added = 0
-        """Requests sent since the stats."""
+        self.num_sent = 0
+        """Requests of this front end, finished ones too."""
+        self.num_received = 0
+        """How many of these the stats count."""
         self.num_in_flight = 0
-        """Requests of this front end."""
+        """Those that have not finished."""
         self.heard_at = 0.0
         """When it last said something, or got work after having none; seconds of the monotonic clock."""
 
+    def forget(self) -> None:
+        """The core is another one from now on."""
+        self.stats, self.num_sent, self.num_received = IDLE, 0, 0
+
     def num_queued(self, num_more: int = 0) -> int:
         """Requests that wait for a place in a step, as far as is known, if so many more come."""
+        num_new = self.num_sent - self.num_received + num_more
         waiting, running = self.stats.num_waiting, self.stats.num_running
         if waiting or self.info is None:
-            return waiting + self.num_added + num_more
-        return max(0, running + self.num_added + num_more - self.info.max_num_seqs)
+            return waiting + num_new
+        return max(0, running + num_new - self.info.max_num_seqs)
 
 
 class CoreConnections:
@@ -126,7 +141,9 @@ class CoreConnections:
         if kind == zmq.ROUTER:
             # A core that is started again has the name of the one before.
             made.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            made.setsockopt(zmq.ROUTER_MANDATORY, 1)
         for address in addresses:
+            keep_alive(made, address)
             try:
                 made.bind(address)
             except zmq.ZMQError as error:
@@ -148,38 +165,51 @@ class CoreConnections:
 
     # To the cores
 
-    def send_requests(self, requests: Sequence[EngineCoreRequest], rank: int) -> None:
-        """All choices of a user's request."""
+    def send_requests(self, requests: Sequence[EngineCoreRequest], rank: int) -> EngineCoreOutputs | None:
+        """All choices of a user's request. Returns their errors if the core cannot be reached."""
         core = self.cores[rank]
         if not core.num_in_flight:
             core.heard_at = monotonic()
         core.num_in_flight += len(requests)
-        core.num_added += len(requests)
+        core.num_sent += len(requests)
         for request in requests:
             self.in_flight[request.request_id] = core
-        self._send(rank, MessageKind.ADD, requests)
+        if self._send(rank, MessageKind.ADD, requests):
+            return None
+        core.num_sent -= len(requests)
+        return self._failed([request.request_id for request in requests], core, UNREACHABLE)
 
-    def send_abort(self, request_ids: Collection[str]) -> None:
+    def send_abort(self, request_ids: Collection[str], rank: int | None = None) -> None:
+        """`rank`: the core that has those which are not known here."""
         by_rank: dict[int, list[str]] = {}
         for request_id in request_ids:
             core = self._let_go(request_id)
-            if core is not None:
-                by_rank.setdefault(core.rank, []).append(request_id)
-        for rank, own in by_rank.items():
-            self._send(rank, MessageKind.ABORT, own)
+            where = rank if core is None else core.rank
+            if where is not None:
+                by_rank.setdefault(where, []).append(request_id)
+        for where, own in by_rank.items():
+            self._send(where, MessageKind.ABORT, own)
 
-    def send_utility(self, rank: int, call: UtilityCall) -> None:
-        self._send(rank, MessageKind.UTILITY, call)
+    def send_utility(self, rank: int, call: UtilityCall) -> bool:
+        """Returns whether the core can be reached."""
+        return self._send(rank, MessageKind.UTILITY, call)
 
-    def _send(self, rank: int, kind: MessageKind, payload: Any) -> None:
+    def _send(self, rank: int, kind: MessageKind, payload: Any) -> bool:
+        """Returns whether the core can be reached. One that dies with the message in its pipe is told of as down."""
         if self._is_half_sent:
             # An interrupt fell between the frames of a message. It has to end, or this one becomes a part of it.
             self.input.send(b"")
         frames = [routing_id(rank), kind.value, self._encode(payload)]
         self._is_half_sent = True
-        # A core that is gone gets nothing: the router drops it, and the supervisor says so.
-        self.input.send_multipart(frames)
+        try:
+            self.input.send_multipart(frames)
+        except zmq.ZMQError as error:
+            self._is_half_sent = False
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            return False
         self._is_half_sent = False
+        return True
 
     def send_control(self, message: ToSupervisor) -> None:
         self.control.send(self._encode(message))
@@ -188,47 +218,42 @@ class CoreConnections:
 
     def take_outputs(self) -> EngineCoreOutputs | None:
         """The next outputs of any core, if there are some."""
-        try:
-            payload = self.output.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        outputs = self._decode_outputs(payload)
-        core = self.cores[outputs.rank]
-        core.heard_at = monotonic()
-        core.stats, core.num_added = outputs.stats, 0
-        for output in outputs.outputs:
-            if output.finish_reason is not None:
-                self._let_go(output.request_id)
-        return outputs
+        for payload in _messages(self.output):
+            outputs = _decoded(self._decode_outputs, payload)
+            if outputs is None or outputs.rank >= len(self.cores):
+                continue
+            core = self.cores[outputs.rank]
+            core.heard_at = monotonic()
+            core.stats, core.num_received = outputs.stats, outputs.num_received
+            for output in outputs.outputs:
+                if output.finish_reason is not None:
+                    self._let_go(output.request_id)
+            return outputs
+        return None
 
     def take_ready(self) -> EngineCoreOutputs | None:
         """Notice cores that have become ready; the errors of requests that were with those before them."""
-        failed = None
-        while True:
-            try:
-                payload = self.input.recv_multipart(zmq.NOBLOCK)[-1]
-            except zmq.Again:
-                return failed
-            ready = self._decode_ready(payload)
+        for payload in _messages(self.input):
+            ready = _decoded(self._decode_ready, payload)
+            if ready is None or ready.rank >= len(self.cores):
+                continue
             core = self.cores[ready.rank]
-            if core.info is not None and ready.epoch > core.epoch:
-                failed = self._fail(core, "the engine core ended unexpectedly; please send the request again")
-            core.epoch, core.info = ready.epoch, ready.info
-            core.stats, core.num_added, core.is_final, core.was_ready = IDLE, 0, False, True
-            if failed is not None:
-                return failed
+            if ready.epoch < core.epoch or ready.epoch <= core.down_epoch:
+                continue  # it has ended since
+            is_another = core.info is not None and ready.epoch > core.epoch
+            core.epoch, core.info, core.is_final, core.was_ready = ready.epoch, ready.info, False, True
+            if is_another:
+                return self._fail(core, "the engine core ended unexpectedly; please send the request again")
+        return None
 
     def take_notice(self) -> EngineCoreOutputs | None:
         """Handle the supervisor's notices; the errors of requests whose core is gone."""
-        while True:
-            try:
-                payload = self.control.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            notice = self._decode_notice(payload)
+        for payload in _messages(self.control):
+            notice = _decoded(self._decode_notice, payload)
             match notice:
-                case CoreDown():
+                case CoreDown() if notice.rank < len(self.cores):
                     core = self.cores[notice.rank]
+                    core.down_epoch = max(core.down_epoch, notice.epoch)
                     if notice.epoch < core.epoch:
                         continue
                     core.info, core.is_final, core.failure = None, notice.is_final, notice.reason
@@ -242,15 +267,18 @@ class CoreConnections:
                     self.on_metrics_reply(notice)
                 case Shutdown():
                     self.on_shutdown()
+        return None
 
     def _fail(self, core: CoreState, message: str) -> EngineCoreOutputs:
-        """Outputs that end all requests of a core with an error."""
-        request_ids = [request_id for request_id, where in self.in_flight.items() if where is core]
+        """Outputs that end all requests of a core, which is gone, with an error."""
+        core.forget()
+        return self._failed([i for i, where in self.in_flight.items() if where is core], core, message)
+
+    def _failed(self, request_ids: Sequence[str], core: CoreState, message: str) -> EngineCoreOutputs:
         for request_id in request_ids:
             self._let_go(request_id)
-        core.stats, core.num_added = IDLE, 0
         outputs = [EngineCoreOutput(request_id, [], "error", message) for request_id in request_ids]
-        return EngineCoreOutputs(outputs, IDLE, core.rank)
+        return EngineCoreOutputs(outputs, core.stats, core.rank)
 
     def _let_go(self, request_id: str) -> CoreState | None:
         core = self.in_flight.pop(request_id, None)
@@ -280,6 +308,23 @@ class CoreConnections:
         """Why that cannot be; None if it may."""
         is_over = all(core.is_final for core in self.cores)
         return next((core.failure for core in self.cores if core.is_final and (is_over or not core.was_ready)), None)
+
+
+def _messages(socket: "zmq.Socket[bytes]") -> Iterator[bytes]:
+    """The last frame of each message that is there."""
+    while True:
+        try:
+            yield socket.recv_multipart(zmq.NOBLOCK)[-1]
+        except zmq.Again:
+            return
+
+
+def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T | None:
+    try:
+        return decode(payload)
+    except (ValueError, RecursionError) as error:  # msgspec's are such: the latter for deeply nested data
+        logger.error("dropped a message that cannot be read: %s", error)
+        return None
 
 
 def report_start_failure(addresses: FrontEndAddresses, message: str) -> None:

@@ -69,6 +69,8 @@ class EngineCoreProc:
         """Of requests that have not finished."""
         self._num_requests: Counter[int] = Counter()
         """By front end."""
+        self._num_received: Counter[int] = Counter()
+        """By front end, finished ones too."""
         self._refused: list[EngineCoreOutput] = []
         self._results: dict[int, list[UtilityResult]] = {}
         """By front end."""
@@ -89,7 +91,8 @@ class EngineCoreProc:
             elif self._core.has_work:
                 self._emit(self._core.step())
             if self._refused or self._results or self._to_inform:
-                self._emit(EngineCoreOutputs([], self._core.stats))
+                idle = msgspec.structs.replace(self._core.stats, num_scheduled_tokens=0)  # no step was run
+                self._emit(EngineCoreOutputs([], idle))
         self._core.shutdown()
 
     def _run_in_lockstep(self, lockstep: LockstepLoop) -> None:
@@ -127,7 +130,7 @@ class EngineCoreProc:
             self._is_stopping = True
         elif isinstance(message, FrontEndLost):
             self._abort([i for i, front_end in self._front_end_of.items() if front_end == message.index])
-            del self._num_requests[message.index]
+            del self._num_requests[message.index], self._num_received[message.index]
             self._to_inform.discard(message.index)
             # What they know of the core has the requests that are gone.
             self._to_inform.update(self._num_requests)
@@ -151,6 +154,7 @@ class EngineCoreProc:
             request.arrival_time += self._clock_offset
             self._front_end_of[request.request_id] = front_end
             self._num_requests[front_end] += 1
+            self._num_received[front_end] += 1
             try:
                 self._core.add_request(request)
             except ValueError as error:
@@ -183,7 +187,8 @@ class EngineCoreProc:
             by_front_end.setdefault(front_end, [])
         stats = outputs.stats
         for front_end, own in by_front_end.items():
-            self._sink.put(front_end, EngineCoreOutputs(own, stats, self._rank, self._results.get(front_end, [])))
+            results, num_received = self._results.get(front_end, []), self._num_received[front_end]
+            self._sink.put(front_end, EngineCoreOutputs(own, stats, self._rank, results, num_received))
             # The tokens of a step count once.
             stats = msgspec.structs.replace(stats, num_scheduled_tokens=0)
         self._refused = []

@@ -3,7 +3,9 @@
 Front end to core: frames of a kind and its payload. Core to front end: one frame, an `EngineCoreOutputs`.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from logging import getLogger
@@ -19,6 +21,8 @@ from pelton.core.dp_messages import StartWave
 from pelton.core.messages import EngineCoreOutputs, EngineCoreRequest, UtilityCall
 
 logger = getLogger(__name__)
+
+_HEARTBEAT_MS = 10_000
 
 
 class MessageKind(Enum):
@@ -56,6 +60,15 @@ def routing_id(rank: int) -> bytes:
     return rank.to_bytes(2, "little")
 
 
+def keep_alive(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Before a socket is bound or connected: between machines, firewalls forget connections that are silent, and
+    only who sends notices that a peer is gone."""
+    if address.startswith("tcp:"):
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * _HEARTBEAT_MS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+
+
 class CoreInput:
     """Takes messages off the sockets, decodes them and puts them into `inbox`."""
 
@@ -71,6 +84,7 @@ class CoreInput:
             socket.setsockopt(zmq.IDENTITY, routing_id(rank))
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.RCVHWM, 0)
+            keep_alive(socket, address)
             socket.connect(address)
             self._front_ends.append(socket)
         self._waves: zmq.Socket[bytes] | None = None
@@ -95,25 +109,32 @@ class CoreInput:
         sockets = [*self._front_ends, self._control, *([self._waves] if self._waves is not None else [])]
         for socket in sockets:
             poller.register(socket, zmq.POLLIN)
-        while True:
-            for socket, _ in poller.poll():
-                frames = socket.recv_multipart()
-                try:
-                    message = self._decoded(socket, frames)
-                except (ValueError, IndexError, RecursionError) as error:  # the last: deeply nested data
-                    logger.error("dropped a message that cannot be read: %s", error)
-                    continue
-                if message is not None:
-                    self.inbox.put(message)
+        with _or_end():
+            while True:
+                for socket, _ in poller.poll():
+                    self._take(socket)
+
+    def _take(self, socket: "zmq.Socket[bytes]") -> None:
+        """Put the next message of a socket that has one into the inbox."""
+        frames = socket.recv_multipart()
+        try:
+            message = self._decoded(socket, frames)
+        except (ValueError, IndexError, RecursionError) as error:  # the last: deeply nested data
+            logger.error("dropped a message that cannot be read: %s", error)
+            return
+        if isinstance(message, FrontEndLost):
+            lost = self._front_ends[message.index]
+            while lost.poll(0):
+                self._take(lost)  # what it asked for before its end must not outlive it
+            lost.send(self._hello)  # whoever takes its place must hear of this core
+        if message is not None:
+            self.inbox.put(message)
 
     def _decoded(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> Message | None:
         if socket is self._waves:
             return self._wave_decoder.decode(frames[0])
         if socket is self._control:
             notice = self._control_decoder.decode(frames[0])
-            if isinstance(notice, FrontEndLost):
-                # Whoever takes its place must hear of this core.
-                self._front_ends[notice.index].send(self._hello)
             return notice if isinstance(notice, FrontEndLost | Shutdown) else None
         if not frames[-1]:
             return None  # the front end was interrupted while it sent
@@ -132,6 +153,7 @@ class CoreOutput:
             socket.setsockopt(zmq.LINGER, 0)
             # A front end that does not take its outputs holds up nobody; its requests bound what piles up.
             socket.setsockopt(zmq.SNDHWM, 0)
+            keep_alive(socket, address)
             socket.connect(address)
             self._sockets.append(socket)
         Thread(target=self._run, name="pelton-core-output", daemon=True).start()
@@ -141,6 +163,17 @@ class CoreOutput:
 
     def _run(self) -> None:
         encoder = msgspec.msgpack.Encoder()
-        while True:
-            front_end, outputs = self._outbox.get()
-            self._sockets[front_end].send(encoder.encode(outputs))
+        with _or_end():
+            while True:
+                front_end, outputs = self._outbox.get()
+                self._sockets[front_end].send(encoder.encode(outputs))
+
+
+@contextmanager
+def _or_end() -> Iterator[None]:
+    """A core that is deaf or mute is worse than none, which is started again."""
+    try:
+        yield
+    except BaseException:
+        logger.exception("the engine core cannot go on")
+        os._exit(1)

@@ -1,5 +1,8 @@
 """What may go wrong with a request that nothing is wrong with."""
 
+SEND_AGAIN = "; please send the request again"
+"""How the message of a request ends that failed since its engine core did, so that nothing may be wrong with it."""
+
 
 class EngineDeadError(RuntimeError):
     """No engine core can take the request."""

@@ -78,11 +78,13 @@ class InputProcessor:
             raise ValueError(f"request_id must be a non-empty string, got {shown(request_id)}")
         self._check_priority(priority)
         text, given_ids, cache_salt = _read_prompt(prompt)
+        if given_ids is None and params.truncate_prompt_tokens is None:
+            self._check_can_fit(text or "")
         token_ids = self._encoded(text or "") if given_ids is None else given_ids
         self._check_tokens(token_ids)
         params, bad_words_token_ids = self._params_processor.process(params)
         token_ids = self._truncated(token_ids, params, is_text=given_ids is None)
-        self._check_length(token_ids)
+        self._check_length(len(token_ids))
         message = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=list(token_ids),
@@ -138,11 +140,16 @@ class InputProcessor:
         except ValueError as error:
             raise ValueError(f"truncate_prompt_tokens is {params.truncate_prompt_tokens}: {error}") from None
 
-    def _check_length(self, token_ids: list[int]) -> None:
-        if len(token_ids) >= self.max_model_len:
+    def _check_can_fit(self, text: str) -> None:
+        """Before tokenizing, which takes long for what is far too long."""
+        if len(text) >= self.max_model_len and (fewest := self._tokenizer.fewest_tokens(text)) >= self.max_model_len:
+            self._check_length(fewest, "at least ")
+
+    def _check_length(self, num_tokens: int, bound: str = "") -> None:
+        if num_tokens >= self.max_model_len:
             raise ValueError(
                 f"This model's maximum context length is {self.max_model_len} tokens, but the prompt has "
-                f"{len(token_ids)} and at least one is needed for the output; shorten the prompt, or raise "
+                f"{bound}{num_tokens} and at least one is needed for the output; shorten the prompt, or raise "
                 "max_model_len or the KV cache's memory if that is what limits it"
             )
 

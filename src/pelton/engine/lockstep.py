@@ -16,6 +16,7 @@ SYNC_INTERVAL = 16
 """Steps between two agreements: rare, for each is a round trip between the ranks; and a wave that could end goes on
 for fewer dummy steps than two intervals."""
 _RANK_BYTES = 2
+_MAX_MESSAGE_SIZE = 1 << 16
 
 _encode = msgspec.msgpack.encode
 _decode_vote = msgspec.msgpack.Decoder(LockstepVote).decode
@@ -30,7 +31,16 @@ class LockstepGroup:
     """The ranks that step in lockstep. All of them vote in every round, and rank 0 counts. For one thread."""
 
     def __init__(self, rank: int, size: int, address: str, timeout: float = 60.0) -> None:
-        """Rank 0 binds the address. `timeout` is in seconds, and longer than `SYNC_INTERVAL` steps may take."""
+        """Rank 0 binds the address, empty if ranks run on other machines. `timeout` is in seconds, and longer than
+        `SYNC_INTERVAL` steps may take.
+
+        Raises ValueError for ranks that cannot be in one group.
+        """
+        if size > 1 and not address:
+            raise ValueError(
+                "data_parallel_size_local is less than data_parallel_size, but models whose ranks step together must "
+                "run on one machine; start all ranks there"
+            )
         if not 0 <= rank < size <= 1 << 8 * _RANK_BYTES:
             raise ValueError(f"rank {rank} of a lockstep group of {size} ranks does not exist")
         self.rank = rank
@@ -63,6 +73,7 @@ class LockstepGroup:
         if self.rank == 0:
             router = self._context.socket(zmq.ROUTER)
             router.router_mandatory = True
+            router.maxmsgsize = _MAX_MESSAGE_SIZE
             router.router_handover = True  # a rank that lost its connection comes back under its name
             router.bind(address)
             return router

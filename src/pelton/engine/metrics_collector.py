@@ -1,13 +1,17 @@
 """Collects the figures of all front ends for one that asks."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 
+import msgspec
+
 from pelton.core.control_messages import FromSupervisor, MetricsCall, MetricsReply, MetricsState
+from pelton.core.messages import EngineStats
+from pelton.engine.metrics import merged
 
 PATIENCE = 2.0
-"""Seconds that front ends may take to tell their figures; those that take longer are left out."""
+"""Seconds that front ends may take to tell their figures; of those that take longer the last ones known count."""
 
 
 @dataclass
@@ -16,39 +20,53 @@ class _Collection:
     call_id: int
     awaited: set[bytes]
     deadline: float
-    states: list[MetricsState] = field(default_factory=list)
 
 
 class MetricsCollector:
-    """Knows front ends by the identities of their control sockets."""
+    """Knows front ends by the identities of their control sockets. What it answers never counts less than before."""
 
-    def __init__(self, send: Callable[[bytes, FromSupervisor], object]) -> None:
+    def __init__(self, send: Callable[[bytes, FromSupervisor], bool]) -> None:
+        """`send`: returns whether there is a connection."""
         self._send = send
         self._open: dict[int, _Collection] = {}
         self._num_calls = 0
+        self._last: dict[bytes, list[MetricsState]] = {}
+        """What front ends replied last; nothing if they have been asked only."""
+        self._past: list[MetricsState] = []
+        """The sums of front ends that have ended."""
 
-    def collect(self, asker: bytes, call_id: int, front_ends: Collection[bytes]) -> None:
-        """Ask all of them, and answer the call once all have replied."""
+    def collect(self, asker: bytes, call_id: int, front_ends: Collection[bytes]) -> list[bytes]:
+        """Ask all of them, and answer the call once all have replied. Returns those that are gone."""
         self._num_calls += 1
-        self._open[self._num_calls] = _Collection(asker, call_id, set(front_ends), monotonic() + PATIENCE)
-        for identity in front_ends:
-            self._send(identity, MetricsCall(self._num_calls))
+        number = self._num_calls
+        reached = [identity for identity in front_ends if self._send(identity, MetricsCall(number))]
+        for identity in reached:
+            self._last.setdefault(identity, [])
+        self._open[number] = _Collection(asker, call_id, set(reached), monotonic() + PATIENCE)
+        if not reached:
+            self._answer(number)
+        return [identity for identity in front_ends if identity not in reached]
 
     def take(self, identity: bytes, reply: MetricsReply) -> None:
-        """What one of them replied."""
+        """What one of them replied, maybe too late for that call."""
+        if identity not in self._last:
+            return
+        self._last[identity] = reply.states
         collection = self._open.get(reply.call_id)
         if collection is not None and identity in collection.awaited:
-            collection.states += reply.states
             self._finish(reply.call_id, identity)
 
     def forget(self, identity: bytes) -> None:
-        """Wait for this front end no more."""
+        """This front end has ended."""
+        # What it knew of running requests is over.
+        ended = [msgspec.structs.replace(state, stats=_at_rest(state.stats)) for state in self._last.pop(identity, [])]
+        self._past = merged([*self._past, *ended])
         for number, collection in list(self._open.items()):
             if identity in collection.awaited:
                 self._finish(number, identity)
 
     def look_at_the_clock(self) -> None:
-        """Answer calls without those that take too long."""
+        """Answer calls without waiting longer for those that take too long."""
         now = monotonic()
         for number, collection in list(self._open.items()):
             if now > collection.deadline:
@@ -66,4 +84,10 @@ class MetricsCollector:
 
     def _answer(self, number: int) -> None:
         collection = self._open.pop(number)
-        self._send(collection.asker, MetricsReply(collection.call_id, collection.states))
+        states = [state for each in self._last.values() for state in each] + self._past
+        self._send(collection.asker, MetricsReply(collection.call_id, states))
+
+
+def _at_rest(stats: EngineStats | None) -> EngineStats | None:
+    """The core's counters of that time, and no requests."""
+    return stats and msgspec.structs.replace(stats, num_running=0, num_waiting=0, kv_cache_usage=0.0)

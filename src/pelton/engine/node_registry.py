@@ -7,6 +7,8 @@ from typing import Any
 
 from pelton.core.control_messages import FromSupervisor, NodeAlive, NodeHello
 from pelton.engine.topology import Topology
+from pelton.error_text import shown
+from pelton.version import __version__
 
 NODE_SILENCE = 15.0
 """Seconds without a sign of life after which another node counts as gone."""
@@ -41,13 +43,15 @@ class NodeRegistry:
 
     def refusal_of(self, hello: NodeHello) -> str:
         """Why a node cannot join; empty if it can."""
+        if hello.version != __version__:
+            return f"Pelton is of version {__version__} on the first node and {shown(hello.version)} here"
         num_ranks, local_ranks = self._topology.num_ranks, self._topology.local_ranks
         if hello.data_parallel_size != num_ranks:
             return f"data_parallel_size is {num_ranks} on the first node and {hello.data_parallel_size} here"
         ranks = ranks_of(hello)
-        if not set(ranks) <= set(range(num_ranks)):
+        if not ranks or ranks.stop > num_ranks:
             return f"{_text(ranks)} of this node are not among the {num_ranks} that there are"
-        if set(ranks) & set(local_ranks):
+        if _overlap(ranks, local_ranks):
             return (
                 f"{_text(ranks)} of this node overlap with {_text(local_ranks)} of the first node; "
                 "set data_parallel_start_rank"
@@ -56,7 +60,7 @@ class NodeRegistry:
             if hello.engine_args.get(name) != value:
                 return f"{name} is {value!r} on the first node and {hello.engine_args.get(name)!r} here"
         for identity, node in self._nodes.items():
-            if set(node.ranks) & set(ranks) and self._send(identity, NodeAlive()):
+            if _overlap(node.ranks, ranks) and self._send(identity, NodeAlive()):
                 return (
                     f"{_text(ranks)} of this node overlap with {_text(node.ranks)} of another one; "
                     "set data_parallel_start_rank"
@@ -66,10 +70,18 @@ class NodeRegistry:
     def add(self, identity: bytes, hello: NodeHello) -> list[range]:
         """A node that is not refused. Returns the ranks of those in whose place it comes, which are gone."""
         ranks = ranks_of(hello)
-        replaced = [other for other, node in self._nodes.items() if set(node.ranks) & set(ranks)]
+        replaced = [other for other, node in self._nodes.items() if _overlap(node.ranks, ranks)]
         lost = [self._nodes.pop(other).ranks for other in replaced]
         self._nodes[identity] = _Node(ranks, monotonic())
         return lost
+
+    def has_joined(self, identity: bytes, hello: NodeHello) -> bool:
+        """Whether this is a hello that the node has repeated, for it knows of no answer."""
+        return identity in self._nodes and self._nodes[identity].ranks == ranks_of(hello)
+
+    def node_of(self, rank: int) -> bytes | None:
+        """The node that runs the rank."""
+        return next((identity for identity, node in self._nodes.items() if rank in node.ranks), None)
 
     def has(self, identity: bytes, rank: int) -> bool:
         """Whether this node runs the rank."""
@@ -100,6 +112,10 @@ class NodeRegistry:
 
 def ranks_of(hello: NodeHello) -> range:
     return range(hello.start_rank, hello.start_rank + hello.num_ranks)
+
+
+def _overlap(one: range, other: range) -> bool:
+    return max(one.start, other.start) < min(one.stop, other.stop)
 
 
 def _text(ranks: range) -> str:

@@ -95,9 +95,16 @@ class OutputProcessor:
         return states
 
     def fail(self, request_id: str, message: str) -> None:
-        """End a request, if it has not finished, with an error."""
-        if request_id in self._requests:
-            self._end(self._requests[request_id], "error", message)
+        """End a request, if it has not finished, with an error, although its outputs cannot be read."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        now = monotonic()
+        for choice in request.choices:
+            if choice.finish_reason is None:
+                choice.fail(message)
+                request.metrics.record_finish(choice.stats, "error", now)
+        self._forget(request)
 
     def fail_all(self, message: str) -> list[RequestState]:
         """End all requests with an error."""

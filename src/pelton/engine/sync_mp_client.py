@@ -22,17 +22,18 @@ class SyncMPClient(SyncEngineCoreClient):
         self._connections = CoreConnections(self._supervisor.endpoints.front_end(0, topology))
         self._supervisor.start()
         self._num_calls = 0
-        self._deferred: deque[EngineCoreOutputs] = deque()
-        """Outputs that came while an answer was waited for."""
+        self._answered: set[int] = set()
+        """Ids of calls that the core has answered."""
+        self._arrived: deque[EngineCoreOutputs] = deque()
 
     def wait_until_ready(self) -> int:
         connections = self._connections
+        self._take_all()
         while not connections.up:
             if (failure := connections.start_failure) is not None:
                 raise ValueError(failure)
             self._wait()
-            connections.take_ready()
-            connections.take_notice()
+            self._take_all()
         info = connections.up[0].info
         assert info is not None
         return info.max_model_len
@@ -40,55 +41,50 @@ class SyncMPClient(SyncEngineCoreClient):
     def add_request(self, request: EngineCoreRequest) -> None:
         if request.request_id in self._connections.in_flight:
             raise ValueError(f"request_id {request.request_id!r} is in use by a request that has not finished")
-        if not self._connections.in_flight:
-            self._take_news()
+        self._take_all()  # a core may have ended while nobody waited for it
         if not self._connections.up:
             self._wait_for_restart()
-        self._connections.send_requests([request], 0)
+        if (failed := self._connections.send_requests([request], 0)) is not None:
+            self._arrived.append(failed)
 
     def abort_requests(self, request_ids: Collection[str]) -> None:
-        self._connections.send_abort(request_ids)
+        self._connections.send_abort(request_ids, 0)
 
     def get_outputs(self) -> EngineCoreOutputs:
         """Waits for them. The requests of a core that has ended come back with an error."""
-        if self._deferred:
-            return self._deferred.popleft()
-        return self._next_outputs()
-
-    def _next_outputs(self) -> EngineCoreOutputs:
-        while True:
-            for take in (self._connections.take_outputs, self._connections.take_notice, self._connections.take_ready):
-                if (outputs := take()) is not None:
-                    return outputs
-            self._wait()
+        while not self._arrived:
+            self._take_all()
+            if not self._arrived:
+                self._wait()
+        return self._arrived.popleft()
 
     @property
     def has_work(self) -> bool:
-        return bool(self._connections.in_flight)
+        return bool(self._arrived) or bool(self._connections.in_flight)
 
     def reset_prefix_cache(self) -> None:
+        self._take_all()
         if not self._connections.up:
             self._wait_for_restart()
         self._num_calls += 1
-        self._connections.send_utility(0, UtilityCall(self._num_calls, "reset_prefix_cache"))
-        while True:
-            outputs = self._next_outputs()
-            if outputs.outputs:
-                self._deferred.append(outputs)
-            if any(result.call_id == self._num_calls for result in outputs.utility_results):
-                return
-            if not self._connections.up:
-                return  # a core that has ended has no cached prefix
+        is_sent = self._connections.send_utility(0, UtilityCall(self._num_calls, "reset_prefix_cache"))
+        # A core that has ended has no cached prefix.
+        while is_sent and self._connections.up and self._num_calls not in self._answered:
+            self._wait()
+            self._take_all()
 
     def shutdown(self) -> None:
         self._supervisor.stop()
         self._supervisor.join()
         self._connections.close()
 
-    def _take_news(self) -> None:
-        """Of cores that ended while nobody waited for them: a request must not fail with those before it."""
-        while self._connections.take_notice() or self._connections.take_ready():
-            pass
+    def _take_all(self) -> None:
+        """All that has come. Outputs are kept for `get_outputs`."""
+        connections = self._connections
+        for take in (connections.take_outputs, connections.take_notice, connections.take_ready):
+            while (outputs := take()) is not None:
+                self._answered.update(result.call_id for result in outputs.utility_results)
+                self._arrived.append(outputs)
 
     def _wait_for_restart(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """Which processes there are, and where their sockets are bound."""
 
+import os
 import shutil
 import socket
 import tempfile
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 
 from pelton.core.control_messages import Addresses
 from pelton.engine.core_connections import FrontEndAddresses
+
+_MAX_FOLDER_BYTES = 83
+"""The path of a Unix socket has at most 103 bytes on every system; the longest names in the folder have 20."""
 
 
 @contextmanager
@@ -46,7 +50,10 @@ class Topology:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The addresses of one run: by Unix sockets for this machine's processes, by TCP for those of other nodes."""
+    """The addresses of one run: by Unix sockets for this machine's processes, by TCP for those of other nodes.
+
+    `lockstep` is told to each core on its own.
+    """
 
     runtime_dir: str
     """A folder of our own, which holds the Unix sockets."""
@@ -57,8 +64,8 @@ class Endpoints:
 
     @classmethod
     def make(cls, topology: Topology) -> "Endpoints":
-        """Choose addresses. Raises ValueError if other nodes could not reach this one."""
-        runtime_dir = tempfile.mkdtemp(prefix="pelton-")
+        """Choose addresses. Raises ValueError if other nodes could not reach this one, or there is no folder."""
+        runtime_dir = _socket_folder()
         local = _addresses(topology, lambda name: f"ipc://{runtime_dir}/{name}")
         if not topology.has_other_nodes:
             return cls(runtime_dir, f"ipc://{runtime_dir}/control", local)
@@ -88,16 +95,32 @@ class Endpoints:
         )
 
     def lockstep(self, generation: int) -> str | None:
-        """Where rank 0 binds the socket of the group, another address each time that the group starts anew."""
-        if self.local.lockstep is None:
+        """Where rank 0 binds the socket of the group: another address each time that the group starts anew.
+
+        Empty if ranks run on other nodes, with which there can be no group; None for a single rank.
+        """
+        if self.local.coordinator_loads is None:
             return None
-        if self.remote is None:
-            return f"{self.local.lockstep}-{generation}"
-        return self.remote.lockstep
+        return f"ipc://{self.runtime_dir}/lockstep-{generation}" if self.remote is None else ""
 
     def remove(self) -> None:
         """Remove what is left of the Unix sockets."""
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
+
+def _socket_folder() -> str:
+    """A new folder whose path is short enough for the addresses of Unix sockets."""
+    try:
+        folder = tempfile.mkdtemp(prefix="pelton-")
+        if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="pelton-", dir="/tmp")
+    except OSError as error:
+        raise ValueError(
+            f"there is no folder for the sockets of the engine's processes ({error}); set TMPDIR to one whose path is "
+            "short, and where files can be made"
+        ) from None
+    return folder
 
 
 def _addresses(topology: Topology, make: Callable[[str], str]) -> Addresses:
@@ -108,7 +131,6 @@ def _addresses(topology: Topology, make: Callable[[str], str]) -> Addresses:
         coordinator_loads=make("loads") if has_coordinator else None,
         coordinator_waves=make("waves") if has_coordinator else None,
         coordinator_published=make("published") if has_coordinator else None,
-        lockstep=make("lockstep") if has_coordinator else None,
     )
 
 
