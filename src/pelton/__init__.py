@@ -3,12 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pelton.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from pelton.llm import LLM
     from pelton.sampling_params import SamplingParams
 
 __all__ = ["LLM", "SamplingParams"]
-__version__ = "0.1.0"
 
 _MODULES = {"LLM": "pelton.llm", "SamplingParams": "pelton.sampling_params"}
 

@@ -211,10 +211,15 @@ class LLM:
         with self._lock:
             self.llm_engine.check_is_up()
             try:
-                self._add_requests(request_ids, requests, what)
-                outputs = self._run(len(requests), use_tqdm)
+                try:
+                    self._add_requests(request_ids, requests, what)
+                    outputs = self._run(len(requests), use_tqdm)
+                except BaseException:
+                    # An interrupt: nothing may be left running in an engine that goes on living.
+                    self.llm_engine.abort_requests(request_ids)
+                    raise
             except BaseException:
-                # An interrupt: nothing may be left running in an engine that goes on living.
+                # Another interrupt may have come in the midst of that.
                 self.llm_engine.abort_requests(request_ids)
                 raise
         try:
