@@ -296,3 +296,10 @@ def test_a_full_disk(tmp_path, flags):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"pelton: the output: {os.strerror(errno.ENOSPC)}"
+
+
+def test_a_line_that_is_too_long_has_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(NonblockingLines.__init__, "__defaults__", (100,))
+    _, (long, short) = run_batch(tmp_path, CountingEngine(), [{"prompt": "a" * 1000}, {"prompt": "b"}])
+    assert long["error"]["message"] == "the line has more than 100 bytes; split it"
+    assert "error" not in short

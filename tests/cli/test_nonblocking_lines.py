@@ -54,3 +54,17 @@ def test_a_failure_has_a_name(tmp_path):
     finally:
         os.close(descriptor)
     assert caught.value.filename == "the folder"
+
+
+def test_a_line_without_an_end_takes_no_more_memory_than_is_allowed(tmp_path):
+    """Its beginning comes, a byte longer than allowed, and the lines after it."""
+    lines = [b"a" * 1000, b"b" * 300_000, b"c" * 1001, b"d", b"e" * 500_000]
+    path = tmp_path / "file"
+    path.write_bytes(b"\n".join(lines))
+    with path.open("rb") as file:
+        reader = NonblockingLines(file.fileno(), "the file", max_line_bytes=1000)
+        found = []
+        while (line := reader.read_line(wait=True)) is not None:
+            found.append(line)
+            assert len(reader._buffer) <= 1001 + (1 << 16)
+    assert found == [line[:1001] for line in lines]

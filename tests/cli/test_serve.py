@@ -71,35 +71,27 @@ def test_the_text_of_a_template_is_handed_on(started, tmp_path):
     assert started[0][1] == ServeConfig(chat_template="{{ messages }}")
 
 
-def test_keys_of_a_file(started, tmp_path):
-    file = tmp_path / "keys"
-    file.write_text("\nfirst\n  second\r\n")
-    assert main(["serve", "--api-key", "given", "--api-key-file", str(file)]) == 7
-    assert list(started[0][1].api_key) == ["given", "first", "second"]
-
-
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("flags", "keys", "names"),
     [
-        ("\n \n", "which has no key; write one into it"),
-        ("se cret\n", "api_key must be printable ASCII characters without spaces"),
-        (None, "cannot be read: No such file or directory"),
+        (["m", "--api-key", "a", "b", "--served-model-name", "x", "y"], ["a", "b"], ["x", "y"]),
+        (["--api-key", "a", "--api-key", "b", "c", "--port", "1", "m"], ["a", "b", "c"], []),
+        (["--served-model-name", "x", "--", "m"], [], ["x"]),
+        (["--model", "m", "--served-model-name", "x", "y"], [], ["x", "y"]),
     ],
 )
-def test_a_file_without_keys_lets_nobody_in(started, tmp_path, capsys, content, words):
-    file = tmp_path / "keys"
-    if content is not None:
-        file.write_text(content)
-    assert main(["serve", "--api-key-file", str(file)]) == 2
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert "cret" not in errors
-    assert not started
+def test_several_keys_and_names(started, flags, keys, names):
+    assert main(["serve", *flags]) == 7
+    args, serve, _ = started[0]
+    assert args == EngineArgs.create(model="m")
+    assert (list(serve.api_key), list(serve.served_model_name)) == (keys, names)
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--api-key", "k", "m"], "--api-key has several values, and no model is given, so that the last value may be"),
+        (["--served-model-name", "k", "m"], "meant as MODEL; write MODEL before the flags"),
         (["--trust-remote-code"], "Pelton never runs code that comes with a model; leave it out"),
         (["m", "--model", "m"], "MODEL and --model are both given; leave one of them out"),
         (["--chat-template", "{% if"], "chat template"),

@@ -175,7 +175,7 @@ def test_conversations(served):
         [{}],
         [{"content": "Hi"}],
         [{"role": "user", "content": 5}],
-        [{"role": "nobody", "content": "Hi"}],
+        [{"role": "", "content": "Hi"}],
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}],
         [{"role": "user", "content": [{"type": "text"}]}],
         [{"role": "user", "content": [5]}],
@@ -425,3 +425,10 @@ def test_requests_that_are_large_but_good(served):
     assert len(many["choices"]) == 300
     everything = {"prompt": [5, 6], "max_tokens": 1, "allowed_token_ids": list(range(VOCAB_SIZE))}
     assert post(served, PATHS[0], everything).status == 200
+
+
+def test_pages_of_sites_whose_name_leads_here(served):
+    body = {"prompt": [5], "max_tokens": 1}
+    answer = post(served, "/v1/completions", body, Host="evil.example", Origin="http://evil.example")
+    assert "--allowed-origins" in check_error(answer, 403)["message"]
+    assert post(served, "/v1/completions", body, Host="evil.example", Origin=served.url).status == 200

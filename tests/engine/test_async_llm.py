@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import wraps
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+import zmq
 
 from pelton import SamplingParams
 from pelton.config import EngineArgs
-from pelton.core.control_messages import CoreInfo
+from pelton.core.control_messages import CoreInfo, CoreReady
 from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineStats
 from pelton.engine.async_llm import AsyncLLM
 from pelton.engine.async_mp_client import AsyncMPClient
-from pelton.engine.core_connections import IDLE, CoreState
+from pelton.engine.core_connections import IDLE, CoreConnections, CoreState, FrontEndAddresses
+from pelton.engine.core_sockets import routing_id
 from pelton.engine.errors import EngineDeadError, QueueFullError
 from pelton.engine.served_model import ServedModel
 from pelton.sampling_params import RequestOutputKind
@@ -105,10 +109,10 @@ async def world(num_ranks=1, max_num_seqs=2, **options) -> AsyncIterator[World]:
 def in_loop(test):
     """A test that is a coroutine."""
 
-    def run():
-        asyncio.run(asyncio.wait_for(test(), PATIENCE))
+    @wraps(test)  # with its fixtures
+    def run(**fixtures):
+        asyncio.run(asyncio.wait_for(test(**fixtures), PATIENCE))
 
-    run.__name__ = test.__name__
     return run
 
 
@@ -358,6 +362,29 @@ async def test_draining_waits_for_requests_that_are_being_tokenized():
 
 
 @in_loop
+async def test_draining_waits_for_conversations_and_texts():
+    async with world() as made:
+        messages = [{"role": "user", "content": TEXT}]
+
+        async def answer():
+            prompt = await made.llm.render_chat(messages, chat_template="{{ messages[0].content }}")
+            await made.llm.encode(TEXT)
+            return await made.add(prompt=prompt)
+
+        answering = asyncio.create_task(answer())
+        await asyncio.sleep(0)
+        assert made.llm.num_unfinished_requests == 1
+        draining = asyncio.create_task(made.llm.drain(PATIENCE))
+        stream, (core_id,) = await answering
+        await made.settle()
+        assert not draining.done()
+        assert made.llm.num_unfinished_requests == 1
+        made.client.emit(new_token(core_id, tokens()[0], "length"))
+        assert await draining
+        assert len(await collect(stream)) == 1
+
+
+@in_loop
 async def test_shutdown_ends_all_streams():
     async with world() as made:
         streams = [(await made.add())[0] for _ in range(3)]
@@ -426,3 +453,45 @@ async def test_text_and_tokens():
         assert made.llm.vocab_size == 49152
         prompt = await made.llm.render_chat([{"role": "user", "content": "Hi"}])
         assert prompt["prompt_token_ids"]
+
+
+@in_loop
+async def test_a_front_end_that_is_started_again_waits_for_one_core_only(tmp_path):
+    """The other one may be loading, and its requests would have nowhere to go meanwhile."""
+    addresses = FrontEndAddresses(
+        *(0, [f"ipc://{tmp_path}/input"], [f"ipc://{tmp_path}/output"], f"ipc://{tmp_path}/control"),
+        *(f"ipc://{tmp_path}/published", 2, 1),
+    )
+    args = EngineArgs.create(model=tiny_llama())
+    model = ServedModel(args)
+    connections = CoreConnections(addresses)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as core:
+        core.setsockopt(zmq.LINGER, 0)
+        core.setsockopt(zmq.IDENTITY, routing_id(1))
+        core.connect(addresses.inputs[0])
+        info = CoreInfo(100, 16, 256, 4, "", False)
+        core.send(msgspec.msgpack.encode(CoreReady(1, 0, info)))
+        connecting = AsyncLLM.connect(args, model, connections, wait_for_all=False)
+        llm = await asyncio.wait_for(connecting, PATIENCE)
+        assert llm.core_infos == [info]
+        assert llm.is_healthy
+        await llm.shutdown()
+
+
+@in_loop
+async def test_a_front_end_that_is_started_first_waits_for_all_cores(monkeypatch):
+    waited = []
+
+    class Client(FakeClient):
+        def __init__(self, connections, *, stall_timeout):
+            super().__init__(2, 4)
+
+        async def wait_until_ready(self):
+            waited.append("ready")
+
+    monkeypatch.setattr("pelton.engine.async_llm.DPLBAsyncMPClient", Client)
+    connections = SimpleNamespace(addresses=SimpleNamespace(num_ranks=2))
+    args = EngineArgs.create(model=tiny_llama())
+    llm = await AsyncLLM.connect(args, ServedModel(args), connections)
+    await llm.shutdown()
+    assert waited == ["ready"]

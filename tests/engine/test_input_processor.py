@@ -312,3 +312,16 @@ def test_bad_words_arrive_as_ids(process, tokenizer):
     message = process("Hi", SamplingParams(bad_words=["dog", " dog"])).message
     assert sorted(message.bad_words_token_ids) == sorted(tokenizer.encode(text) for text in ("dog", " dog"))
     assert message.sampling_params.bad_words == ["dog", " dog"]
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tokenized(process, tokenizer, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(tokenizer, "encode", lambda *_: pytest.fail("it is tokenized"))
+        with pytest.raises(
+            ValueError, match=r"maximum context length is 64 tokens, but the prompt has at least \d+ and"
+        ):
+            process("the cat " * 100_000)
+    kept = process("the cat " * 1000, SamplingParams(truncate_prompt_tokens=3))
+    assert len(kept.message.prompt_token_ids) == 3
+    lost = "\x04"  # the vocabulary has no token for it
+    assert process(lost * 100_000 + "a").message.prompt_token_ids == tokenizer.encode("a")

@@ -23,10 +23,11 @@ POSTS = {
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1, 2]},
 }
+GETS = ["/v1/models", f"/v1/models/{MODEL}", "/health", "/ping", "/version", "/load", "/metrics", "/"]
 
 
-def client_of(llm=None, **config):
-    app = create_app(llm or FakeAsyncLLM(), ServeConfig(**config))
+def client_of(llm=None, is_local=False, **config):
+    app = create_app(llm or FakeAsyncLLM(), ServeConfig(**config), is_local=is_local)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
 
 
@@ -54,8 +55,38 @@ def is_error(answer, status):
 def test_every_path_that_answers():
     for path, body in POSTS.items():
         assert ask("POST", path, json=body).status_code == 200, path
-    for path in ("/v1/models", f"/v1/models/{MODEL}", "/health", "/ping", "/version", "/load", "/metrics", "/"):
+    for path in GETS:
         assert ask("GET", path).status_code == 200, path
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_heads_of_what_can_be_got(path):
+    answer, whole = ask("HEAD", path), ask("GET", path)
+    assert (answer.status_code, answer.headers.get("content-type")) == (200, whole.headers.get("content-type"))
+
+
+def test_heads_are_guarded_too():
+    assert ask("HEAD", "/v1/models", config={"api_key": ["k"]}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("config", "status"),
+    [
+        ({"is_local": True}, 403),
+        ({"is_local": True, "allowed_origins": ["http://evil.example"]}, 200),
+        ({"is_local": True, "api_key": ["k"]}, 200),
+        ({}, 200),
+    ],
+)
+def test_sites_that_pretend_to_be_here(config, status):
+    """Where a key, or the way to the server, keeps others out, no origin matters."""
+    headers = {"Origin": "http://evil.example", "Authorization": "Bearer k"}
+    assert ask("POST", "/v1/completions", json={"prompt": "Hi"}, headers=headers, config=config).status_code == status
+
+
+def test_keys_that_were_not_read_let_nobody_in():
+    with pytest.raises(ValueError, match=r"^api_key_file is 'keys', but the keys are not in .*; read them first"):
+        client_of(api_key_file="keys")
 
 
 def test_a_completion():
@@ -342,7 +373,8 @@ def test_below_a_path_of_a_proxy():
     config = {"root_path": "/models"}
     for path in ("/models/v1/models", "/v1/models"):
         assert ask("GET", path, config=config).json()["data"][0]["id"] == MODEL
-    assert ask("GET", "/models", config=config).headers["content-type"].startswith("text/html")
+    assert ask("GET", "/models/", config=config).headers["content-type"].startswith("text/html")
+    assert ask("GET", "/models", config=config).headers["location"] == "/models/"
     assert ask("GET", "/openapi.json", config=config).json()["servers"] == [{"url": "/models"}]
 
 

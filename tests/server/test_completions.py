@@ -8,8 +8,9 @@ from openai.types import Completion
 
 from pelton.engine.errors import EngineDeadError, QueueFullError
 from pelton.sampling_params import RequestOutputKind
+from pelton.server import completions
 from pelton.server.completions import CompletionHandler
-from pelton.server.errors import APIError, parse_request
+from pelton.server.errors import APIError, parse_request, to_api_error
 from pelton.server.protocol import CompletionRequest
 from tests.server.handlers import complete, events, run, served, texts_of
 from tests.support.fake_async_llm import LOGPROB, FakeAsyncLLM, Script, smollm2_tokenizer
@@ -473,5 +474,78 @@ def test_prompts_that_are_too_long() -> None:
             await complete(llm, prompt=[1] * 8)
         answer = await complete(llm, prompt=[1] * 6, max_tokens=1000)
         assert answer["usage"]["completion_tokens"] == 2
+
+    run(check())
+
+
+def test_prompts_that_are_certainly_too_long_cost_no_tokenizing() -> None:
+    with pytest.raises(
+        ValueError, match="This model's maximum context length is 2048 tokens, but the prompt has at least"
+    ):
+        run(complete(FakeAsyncLLM(), prompt="the cat " * 100_000))
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_entries"),
+    [
+        ({"n": 2, "prompt_logprobs": 2}, 2 * 3 * 3),
+        ({"n": 2, "logprobs": 1, "echo": True}, 2 * 3 * 2),
+        ({"n": 2, "logprobs": 0, "echo": True, "stream": True}, 2 * 3),
+        ({"n": 2, "prompt_logprobs": 0, "logprobs": 1, "echo": True}, 2 * 3 * 3),
+        ({"prompt": ["one two three", "four"], "prompt_logprobs": 1}, 4 * 2),
+    ],
+)
+def test_logprobs_of_prompts_are_limited_where_a_request_multiplies_them(monkeypatch, fields, num_entries) -> None:
+    async def check() -> None:
+        llm = FakeAsyncLLM()
+        fields.setdefault("prompt", "one two three")
+        monkeypatch.setattr(completions, "MAX_PROMPT_ENTRIES", num_entries)
+        await complete(llm, **fields)
+        monkeypatch.setattr(completions, "MAX_PROMPT_ENTRIES", num_entries - 1)
+        with pytest.raises(ValueError, match=f"logprobs is ., which makes {num_entries} log probabilities") as refused:
+            await complete(llm, **fields)
+        assert to_api_error(refused.value).param in ("logprobs", "prompt_logprobs")
+        assert llm.num_unfinished_requests == 0
+        assert all(stream.is_closed for stream in llm.streams)
+
+    run(check())
+
+
+def test_one_choice_may_have_as_many_logprobs_as_the_context_allows(monkeypatch) -> None:
+    monkeypatch.setattr(completions, "MAX_PROMPT_ENTRIES", 0)
+    answer = run(complete(FakeAsyncLLM(), prompt="one two", prompt_logprobs=2))
+    assert len(answer["choices"][0]["prompt_logprobs"]) == 2
+
+
+def test_large_answers_are_the_same(monkeypatch) -> None:
+    """They are made in a thread."""
+    fields = {"prompt": ["one two", "three"], "n": 2, "echo": True, "logprobs": 1, "prompt_logprobs": 2}
+    small = run(complete(FakeAsyncLLM(), **fields))
+    monkeypatch.setattr(completions, "_FEW_ENTRIES", 0)
+    assert run(complete(FakeAsyncLLM(), **fields))["choices"] == small["choices"]
+
+
+@pytest.mark.parametrize(("logprobs", "prompt_logprobs"), [(3, 0), (0, 3), (2, 2), (1, -1), (-1, 1)])
+def test_logprobs_of_echo_and_of_the_prompt_have_each_its_number(logprobs, prompt_logprobs) -> None:
+    async def check() -> None:
+        llm = FakeAsyncLLM(max_logprobs=-1)
+        fields = {"prompt": "one two", "echo": True, "max_tokens": 2}
+        answer = await complete(llm, **fields, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        (choice,) = answer["choices"]
+        alone = await complete(llm, **fields, logprobs=logprobs)
+        assert choice["logprobs"] == alone["choices"][0]["logprobs"]
+        scored = await complete(llm, prompt="one two", prompt_logprobs=prompt_logprobs)
+        assert choice["prompt_logprobs"] == scored["choices"][0]["prompt_logprobs"]
+
+    run(check())
+
+
+def test_a_prompt_that_fails_ends_the_others_at_once() -> None:
+    async def check() -> None:
+        llm = FakeAsyncLLM()
+        llm.play(Script("slow", hold=asyncio.Event()), Script(fail_at=0, failure="broken"))
+        with pytest.raises(APIError, match="broken"):
+            await complete(llm, prompt=["one", "two"])
+        assert llm.num_unfinished_requests == 0
 
     run(check())

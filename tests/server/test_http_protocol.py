@@ -1,11 +1,13 @@
+import asyncio
 import json
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from pelton.server import http_protocol
 from pelton.server.http_protocol import MAX_HEAD_BYTES
-from tests.server.running import in_loop, running
+from tests.server.running import PATIENCE, in_loop, running
 
 
 async def echo(scope, receive, send):
@@ -114,16 +116,6 @@ def test_bodies_count_for_no_head():
 
 
 def test_garbage_behind_a_request_does_not_get_into_its_answer():
-    async def forever(scope, receive, send):
-        async def events():
-            yield b"first"
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return
-
-        await StreamingResponse(events())(scope, receive, send)
-
     async def test():
         async with running(forever) as server:
             reader, writer = await server.connect()
@@ -131,6 +123,171 @@ def test_garbage_behind_a_request_does_not_get_into_its_answer():
             assert b"first" in await reader.readuntil(b"first\r\n")
             writer.write(b"\0\0\0\r\n\r\n")
             assert await reader.read() == b""
+            writer.close()
+
+    in_loop(test)
+
+
+async def forever(scope, receive, send):
+    """Begins an answer that ends with the connection, unless the path is for one that never begins."""
+
+    async def events():
+        yield b"first"
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    if scope["path"] != "/silent":
+        await StreamingResponse(events())(scope, receive, send)
+        return
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope["state"]["ended"].set()
+
+
+CHUNKED = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+
+
+def test_trailers_are_no_headers():
+    data = CHUNKED + b"X-A: 1\r\nTrailer: x-b\r\n\r\n2\r\nhi\r\n0\r\nX-B: 2\r\nAuthorization: Bearer k\r\n\r\n"
+    found = sent(data + FIRST_LINE + b"X-C: 3\r\n" + LAST)
+    assert [content["headers"] for _, content in found] == [{"x-a": "1"}, {"x-c": "3"}]
+    assert found[0][1]["body"] == "hi"
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nX-B: ", b"0\r\n" + b"X-B: 2\r\n" * 9000, b"2;x="])
+def test_what_is_no_piece_of_a_body_is_limited(endless):
+    """However it is cut into packets."""
+
+    async def test():
+        async with running(echo) as server:
+            reader, writer = await server.connect()
+            writer.write(CHUNKED + b"\r\n2\r\nhi\r\n" + endless)
+            for _ in range(8):
+                writer.write(b"a" * (MAX_HEAD_BYTES // 4))
+                await writer.drain()
+                await asyncio.sleep(0)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 431 ")
+            writer.close()
+
+    in_loop(test)
+
+
+def test_many_pieces_of_a_body_count_for_nothing():
+    pieces = b"8;x=1\r\n12345678\r\n" * 20_000
+    ((status, content),) = sent(CHUNKED + LAST + pieces + b"0\r\n\r\n")
+    assert (status, len(content["body"])) == (200, 160_000)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_only_clients_that_know_chunks_get_them(version):
+    async def stream(scope, receive, send):
+        async def events():
+            yield b"first,"
+            yield b"second"
+
+        await StreamingResponse(events())(scope, receive, send)
+
+    async def test():
+        async with running(stream) as server:
+            return await server.send(b"GET / HTTP/%b\r\n" % version + LAST)
+
+    head, _, body = in_loop(test).partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in head
+    assert (b"transfer-encoding" in head, body == b"first,second") == (version == b"1.1", version == b"1.0")
+
+
+def test_answers_of_known_length_to_old_clients():
+    ((status, content),) = sent(b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi")
+    assert (status, content["body"]) == (200, "hi")
+
+
+HEADS = [b"G", FIRST_LINE, b"\r\n", FIRST_LINE + b"\r\n" + FIRST_LINE, CHUNKED + b"\r\n0\r\n\r\n\r\n\r\nGET"]
+BODIES = [CHUNKED + b"\r\n2\r\nhi\r\n", CHUNKED + b"\r\n0\r\nX-B: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhi"]
+
+
+@pytest.mark.parametrize("data", HEADS + BODIES)
+def test_who_does_not_go_on_is_told_after_a_while(monkeypatch, data):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05 if data in HEADS else PATIENCE)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.05 if data in BODIES else PATIENCE)
+    status, content = sent(data)[-1]
+    assert (status, content["error"]["code"]) == (408, 408)
+    assert "did not come in whole in time" in content["error"]["message"]
+
+
+def test_who_asks_nothing_is_sent_away_without_a_word(monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
+    assert sent(b"") == []
+
+
+def test_slow_bodies_may_come_in_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.5)
+
+    async def test():
+        async with running(echo) as server:
+            reader, writer = await server.connect()
+            writer.write(b"POST /a HTTP/1.1\r\nContent-Length: 12\r\n" + LAST)
+            for _ in range(12):
+                await asyncio.sleep(0.05)
+                writer.write(b"a")
+            answer = await reader.read()
+            writer.close()
+            return answers(answer)
+
+    ((status, content),) = in_loop(test)
+    assert (status, content["body"]) == (200, "a" * 12)
+
+
+def test_time_does_not_end_an_answer(monkeypatch):
+    """A head that stops behind a request that takes long, and a client that only waits."""
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.05)
+
+    async def late(scope, receive, send):
+        await asyncio.sleep(0.4)
+        await echo(scope, receive, send)
+
+    async def test():
+        async with running(late) as server:
+            for behind in (b"", b"GET /b HT"):
+                reader, writer = await server.connect()
+                writer.write(FIRST_LINE + b"\r\n" + behind)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+                writer.close()
+
+    in_loop(test)
+
+
+def test_a_body_that_stops_behind_its_answer_gets_no_second_one(monkeypatch):
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.05)
+
+    async def test():
+        async with running(Response("no", status_code=401)) as server:
+            return await server.send(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhi")
+
+    answer = in_loop(test)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("bad", [b"GET /" + b"a" * 20 * MAX_HEAD_BYTES, b"\0\r\n\r\n"])
+def test_a_refusal_ends_the_request_before_it(bad):
+    async def test():
+        ended = asyncio.Event()
+
+        async def app(scope, receive, send):
+            await forever({**scope, "state": {"ended": ended}}, receive, send)
+            await Response("too late")(scope, receive, send)
+
+        async with running(app) as server:
+            reader, writer = await server.connect()
+            writer.write(b"GET /silent HTTP/1.1\r\n\r\n" + bad)
+            await asyncio.wait_for(ended.wait(), PATIENCE)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+            writer.write_eof()
+            assert b"too late" not in await reader.read()
             writer.close()
 
     in_loop(test)

@@ -5,7 +5,9 @@ import math
 
 import pytest
 
+from pelton.core.messages import TokenLogprobs
 from pelton.core.outputs import Logprob
+from pelton.engine.logprob_entries import logprob_entries
 from pelton.server.logprobs import (
     LOWEST,
     TextOffsets,
@@ -13,6 +15,7 @@ from pelton.server.logprobs import (
     completion_logprobs,
     prompt_logprobs,
     prompt_offsets,
+    with_top,
 )
 from pelton.tokenizer import Tokenizer
 from tests.server.handlers import chat, complete, run
@@ -145,3 +148,16 @@ def test_offsets_of_an_answer_count_from_the_prompt_if_it_is_echoed() -> None:
                 assert choice["text"].startswith(token, offset)
 
     run(check())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_fewer_of_the_most_likely_tokens(rank) -> None:
+    """As if no more had been computed."""
+
+    def computed(number):
+        top = [(7 if place == rank else 100 + place) for place in range(1, number + 1)]
+        return logprob_entries([TokenLogprobs([7, *top], [0.0] * (number + 1), rank)], None)
+
+    for number in (0, 1, 2, 4):
+        assert with_top([None, *computed(6)], number) == [None, *computed(number)]
+    assert with_top(computed(6), -1) == computed(6)

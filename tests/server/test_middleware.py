@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from pelton.engine.errors import EngineDeadError, QueueFullError
 from pelton.server.errors import APIError
-from pelton.server.middleware import BodyLimit, ErrorAnswers, KeyCheck, RequestContext
+from pelton.server.middleware import BodyLimit, ErrorAnswers, KeyCheck, OriginCheck, RequestContext
 from tests.server.running import PATIENCE, in_loop, running
 
 
@@ -63,7 +63,6 @@ def test_other_requests_get_an_id(given):
     [
         ("/health", "/health"),
         ("/models/health", "/health"),
-        ("/models", "/"),
         ("/models/", "/"),
         ("/modelsx", "/modelsx"),
         ("/models/models/health", "/models/health"),
@@ -71,6 +70,52 @@ def test_other_requests_get_an_id(given):
 )
 def test_the_path_of_a_proxy_is_taken_off_once(path, seen):
     assert get(with_context(path_and_id, root_path="/models"), path).text.split()[0] == seen
+
+
+@pytest.mark.parametrize("query", ["", "?a=b&c=%2F"])
+def test_the_path_of_a_proxy_without_a_slash_leads_to_the_page(query):
+    """Else the page would look for its files beside the path."""
+    answer = get(with_context(path_and_id, root_path="/models"), "/models" + query)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/models/" + query)
+    assert answer.headers["x-request-id"]
+
+
+LOCAL = with_context(OriginCheck(path_and_id, allowed=["http://app.example:3000"]))
+FRIENDS = [
+    "http://localhost:8000",
+    "http://a.localhost",
+    "http://127.0.0.1:8000",
+    "http://[::1]:8000",
+    "http://192.168.1.5",
+    "https://evil.example:8000",
+    "http://app.example:3000",
+    "vscode-webview://abc",
+    "null",
+]
+
+
+@pytest.mark.parametrize("origin", FRIENDS)
+def test_pages_that_no_name_can_forge_may_use_a_local_server(origin):
+    assert get(LOCAL, headers={"Origin": origin}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example:8000", "HTTP://evil.example", "http://localhost.evil.example", "http://[x", "http://"],
+)
+def test_sites_whose_name_leads_here_may_not(origin):
+    message = is_error(get(LOCAL, headers={"Origin": origin}), 403)
+    assert origin in message
+    assert "allow it with --allowed-origins" in message
+
+
+def test_any_page_may_if_all_are_allowed():
+    app = with_context(OriginCheck(path_and_id, allowed=["*"]))
+    assert get(app, headers={"Origin": "http://evil.example"}).status_code == 200
+
+
+def test_what_is_no_page_has_no_origin():
+    assert get(LOCAL, headers={"Host": "evil.example"}).status_code == 200
 
 
 def test_requests_are_logged_as_json(caplog):

@@ -51,3 +51,26 @@ def test_others_do_not_exist(name) -> None:
 def test_names_are_not_empty(names) -> None:
     with pytest.raises(ValueError, match="served_model_name must hold names that are not empty"):
         served(*names)
+
+
+def test_of_a_path_only_the_last_part_is_shown(tmp_path, monkeypatch) -> None:
+    (tmp_path / "secret" / "org").mkdir(parents=True)
+    path = tmp_path / "secret" / "model.gguf"
+    path.touch()
+    monkeypatch.chdir(tmp_path / "secret")
+    for given_path in (str(path), "model.gguf", "./model.gguf", "../secret/model.gguf"):
+        models = ServedModels.of(given_path, (), 99)
+        assert models.name == "model.gguf"
+        assert "secret" not in models.cards().model_dump_json()
+        for name in ("model.gguf", given_path, None):
+            models.check(name)
+    assert ServedModels.of(".", (), 99).name == "secret"
+    assert ServedModels.of("org/model", (), 99).name == "org/model", "a hub id"
+
+
+def test_names_that_were_given_go_before_the_models_own(tmp_path) -> None:
+    models = ServedModels.of(str(tmp_path), ("first", "second"), 99)
+    assert models.names == ("first", "second")
+    assert models.card("first").root == tmp_path.name
+    with pytest.raises(APIError):
+        models.check(str(tmp_path))

@@ -10,6 +10,7 @@ from pelton.server.errors import APIError, parse_request
 from pelton.server.not_supported import NOT_SUPPORTED
 from pelton.server.protocol import (
     MAX_MESSAGES,
+    MAX_PARTS,
     MAX_PROMPTS,
     MAX_TOTAL_CHOICES,
     ChatCompletionRequest,
@@ -137,7 +138,6 @@ def test_what_would_change_something_is_refused(fields) -> None:
         ("logit_bias", {"x": 1}, "logit_bias.x must match pattern '^[0-9]{1,10}$', got 'x'"),
         ("logit_bias", {"5": "1"}, "logit_bias.5 must be a number, got '1'"),
         ("stop_token_ids", [1, -1], "stop_token_ids[1] must be greater than or equal to 0, got -1"),
-        ("user", 5, "user must be a string, got 5"),
         ("model", ["a"], "model must be a string, got ['a']"),
         (
             "stop",
@@ -146,7 +146,11 @@ def test_what_would_change_something_is_refused(fields) -> None:
         ),
         ("stop", "", "stop must be a string of 1 to 512 characters, or a list of at most 64 such strings, got ''"),
         ("stream_options", {"include_usage": 1}, "stream_options.include_usage must be true or false, got 1"),
-        ("stream_options", {}, "stream_options is given, but stream is not true; leave it out"),
+        (
+            "stream_options",
+            {"include_usage": True},
+            "stream_options is given, but stream is not true; leave it out",
+        ),
         ("request_id", "a\nb", r"request_id must be printable, got 'a\nb'"),
         ("cache_salt", "", "cache_salt must have at least 1 character, got ''"),
     ],
@@ -215,13 +219,27 @@ def test_numbers_of_prompts_choices_and_messages_are_limited() -> None:
     error = refusal(ChatCompletionRequest, messages=USER * (MAX_MESSAGES + 1))
     assert error.message.startswith("messages must have at most 4096 items, got 4097")
     assert refusal(ChatCompletionRequest, messages=[]).param == "messages"
+    contents = [[{"type": "text", "text": "a"}] * (MAX_PARTS // 2) for _ in range(2)]
+    parse(ChatCompletionRequest, messages=[{"role": "user", "content": content} for content in contents])
+    contents.append(contents[0][:1])
+    error = refusal(ChatCompletionRequest, messages=[{"role": "user", "content": content} for content in contents])
+    assert error.message.startswith("messages must hold at most 16384 parts of contents in all, got 16385")
+
+
+def test_what_is_too_much_is_not_looked_at() -> None:
+    """Each of these would be refused for itself."""
+    assert "2048 prompts" in refusal(CompletionRequest, prompt=[[-1]] * (MAX_PROMPTS + 1)).message
+    messages = [{"role": "user", "content": [5] * (MAX_PARTS + 1)}]
+    assert "16384 parts" in refusal(ChatCompletionRequest, messages=messages).message
 
 
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
         ({"content": "a"}, "messages[1].role is missing"),
-        ({"role": "asistant", "content": "a"}, "messages[1].role must be 'system', 'developer', 'user', 'assistant'"),
+        ({"role": "", "content": "a"}, "messages[1].role must have at least 1 character"),
+        ({"role": "x" * 65, "content": "a"}, "messages[1].role must have at most 64 characters"),
+        ({"role": 5, "content": "a"}, "messages[1].role must be a string, got 5"),
         ({"role": "user", "content": 5}, "messages[1].content must be a string or a list of parts, got 5"),
         ("Hi", "messages[1] must be an object, got 'Hi'"),
         (
@@ -250,12 +268,18 @@ def test_contents() -> None:
             {"role": "system", "content": [{"type": "text", "text": "a", "x": 1}, {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"arguments": {"x": None}}}]},
             {"role": "user", "content": "", "name": None, "extra": {"kept": None}},
+            {"role": "assistant", "content": None},
+            {"role": "assistant"},
+            {"role": "ipython", "content": "4"},
         ],
     )
     assert [message.for_template() for message in request.messages] == [
         {"role": "system", "content": "a\nb"},
         {"role": "assistant", "tool_calls": [{"id": "1", "function": {"arguments": {"x": None}}}]},
         {"role": "user", "content": "", "extra": {"kept": None}},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": ""},
+        {"role": "ipython", "content": "4"},
     ]
 
 
@@ -271,7 +295,16 @@ def test_top_logprobs_need_logprobs() -> None:
 @pytest.mark.parametrize("model", GENERATION)
 def test_streams_have_no_place_for_prompt_logprobs(model) -> None:
     parse(model, prompt_logprobs=1)
-    assert refusal(model, prompt_logprobs=0, stream=True).param == "prompt_logprobs"
+    parse(model, prompt_logprobs=0, stream=True)
+    for number in (1, -1):
+        assert refusal(model, prompt_logprobs=number, stream=True).param == "prompt_logprobs"
+
+
+@pytest.mark.parametrize("model", GENERATION)
+def test_what_asks_for_nothing_is_fine(model) -> None:
+    for options in (None, {}, {"include_usage": None}, {"include_usage": False}):
+        parse(model, stream_options=options)
+    parse(model, user=5)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"prompt": "\\ud800"}'])

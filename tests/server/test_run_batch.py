@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pelton.engine.errors import EngineDeadError
-from pelton.server.run_batch import MAX_CUSTOM_ID, BatchFigures, BatchRunner
+from pelton.server.run_batch import MAX_CUSTOM_ID, MAX_REPEATS, BatchFigures, BatchRunner
 from tests.server.handlers import USER, chat, complete, run, served
 from tests.support.fake_async_llm import FakeAsyncLLM, Script
 
@@ -36,7 +36,7 @@ class Batch:
             served(llm),
             self._write,
             on_answered=self._count,
-            **{"max_in_engine": 8} | options,
+            **{"max_in_engine": 8, "max_line_bytes": 1 << 20} | options,
         )
 
     def _write(self, text: bytes) -> None:
@@ -231,6 +231,34 @@ def test_requests_wait_for_a_core_that_is_started_again() -> None:
     assert batch.by_id["waits"]["error"] is batch.by_id["fine"]["error"] is None
 
 
+LOST = "engine core 0 ended unexpectedly (signal SIGKILL); please send the request again"
+
+
+def test_a_request_whose_core_fails_is_repeated() -> None:
+    llm = FakeAsyncLLM()
+    llm.play(Script("text", fail_at=1, failure=LOST), Script("fine"), Script("text", fail_at=0, failure=LOST))
+    batch = answered(llm, [line("lost"), line("fine")])
+    assert batch.by_id["lost"]["error"] is batch.by_id["fine"]["error"] is None
+    assert len(llm.calls) == 2 + 2
+    assert (batch.runner.figures.num_requests, batch.runner.figures.num_failed) == (2, 0)
+
+
+def test_a_request_that_may_be_why_cores_fail_is_not_repeated_for_ever() -> None:
+    llm = FakeAsyncLLM(answer=Script("text", fail_at=1, failure=LOST))
+    batch = answered(llm, [line("poison")])
+    assert batch.by_id["poison"]["error"]["message"] == f"line 1: The request failed: {LOST}"
+    assert len(llm.calls) == 1 + MAX_REPEATS
+
+
+def test_lines_that_are_too_long() -> None:
+    lines = [line("a", user="x" * 200), line("b")]
+    batch = answered(FakeAsyncLLM(), lines, max_line_bytes=len(lines[1]))
+    error = batch.by_id[None]["error"]
+    assert error["code"] == 413
+    assert error["message"].startswith(f"line 1: it has more than {len(lines[1])} bytes")
+    assert batch.by_id["b"]["error"] is None
+
+
 def test_an_engine_that_is_gone_for_good() -> None:
     llm = FakeAsyncLLM()
     llm.healthy = False
@@ -249,7 +277,7 @@ def test_an_output_that_cannot_be_written() -> None:
         def write(text: bytes) -> None:
             raise OSError(28, "No space left on device")
 
-        runner = BatchRunner(llm, served(llm), write, max_in_engine=8)
+        runner = BatchRunner(llm, served(llm), write, max_in_engine=8, max_line_bytes=1 << 20)
         with pytest.raises(OSError, match="No space"):
             await runner.run(feed([line("a"), line("b")]))
         assert llm.num_unfinished_requests == 0

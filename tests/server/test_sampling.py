@@ -69,7 +69,10 @@ def test_logprobs() -> None:
     assert of_completion(logprobs=3).logprobs == 3
     assert of_completion(logprobs=3).prompt_logprobs is None
     assert of_completion(logprobs=0, echo=True).prompt_logprobs == 0
-    assert of_completion(logprobs=3, echo=True, prompt_logprobs=1).prompt_logprobs == 1
+    assert of_completion(logprobs=3, echo=True, prompt_logprobs=1).prompt_logprobs == 3
+    assert of_completion(logprobs=3, echo=True, prompt_logprobs=-1).prompt_logprobs == -1
+    assert of_completion(logprobs=-1, echo=True, prompt_logprobs=5).prompt_logprobs == -1
+    assert of_completion(prompt_logprobs=0, stream=True).prompt_logprobs is None
     assert of_completion(echo=True).prompt_logprobs is None
     assert of_chat(logprobs=True).logprobs == 0
     assert of_chat(logprobs=True, top_logprobs=4).logprobs == 4

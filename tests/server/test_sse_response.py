@@ -130,17 +130,33 @@ def test_a_client_that_does_not_read_can_still_leave():
     in_loop(main)
 
 
-def test_an_error_before_the_first_event_sends_nothing():
+def test_the_answer_begins_before_its_first_event():
+    async def main():
+        events = Events(ends=False)
+        async with running(app_of(events)) as server:
+            reader, writer = await server.connect()
+            writer.write(BODY)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"text/event-stream" in head
+            assert not events.closed.is_set()
+            writer.close()
+            await asyncio.wait_for(events.closed.wait(), PATIENCE)
+
+    in_loop(main)
+
+
+def test_an_error_of_the_iterator_closes_it():
     async def main():
         events = Events(error=ValueError("too bad"))
         sent = []
 
         async def send(message):
-            sent.append(message)
+            sent.append(message["type"])
 
         with pytest.raises(ValueError, match="too bad"):
             await EventStreamResponse(events)({"type": "http"}, forever, send)
-        assert (sent, events.num_closed) == ([], 1)
+        assert (sent, events.num_closed) == (["http.response.start"], 1)
 
     in_loop(main)
 

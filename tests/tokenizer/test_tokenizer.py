@@ -1,5 +1,7 @@
 """SmolLM2's tokenizer, and what holds for all."""
 
+import threading
+
 import pytest
 import tokenizers
 from gguf import GGUFReader
@@ -161,3 +163,23 @@ def test_truncation_keeps_what_is_around_a_text(length: int) -> None:
     tokenizer = Tokenizer(backend, prefix=[1, 2], suffix=[3], special_tokens={}, chat_template=None)
     with pytest.raises(ValueError, match=f"{length} is too few, for the model wants 3 tokens around every text"):
         tokenizer.truncate([1, 2, 7, 3], length)
+
+
+def test_others_run_while_a_long_text_is_encoded(smollm2: Tokenizer) -> None:
+    """An event loop in another thread has to."""
+    is_over = threading.Event()
+    num_turns = 0
+
+    def take_turns() -> None:
+        nonlocal num_turns
+        while not is_over.wait(0.001):
+            num_turns += 1
+
+    thread = threading.Thread(target=take_turns)
+    thread.start()
+    before = num_turns
+    smollm2.encode("the cat " * 100_000)
+    during = num_turns - before
+    is_over.set()
+    thread.join()
+    assert during > 5, "encoding takes hundreds of times as long as a turn"

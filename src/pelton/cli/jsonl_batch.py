@@ -92,6 +92,8 @@ class JSONLBatch:
         line = _Line(self._line_number, self._line_number)
         self._unwritten.append(line)
         try:
+            if len(text) > self._source.max_line_bytes:
+                raise ValueError(f"the line has more than {self._source.max_line_bytes} bytes; split it")
             content = jsonl_format.parse_line(text)
             line.id = jsonl_format.read_id(content, line.number)
             request = jsonl_format.read_request(content, self._defaults, self._engine.tokenizer, self._chat_template)

@@ -8,16 +8,20 @@ from collections.abc import AsyncIterator
 
 from pelton.cli.messages import system_errors_of
 
+MAX_LINE_BYTES = 32 << 20
+"""As large as the body of a request may be."""
 _PIECE = 1 << 16
 
 
 class NonblockingLines:
     """Reads a file descriptor, which it does not close. Holds no more than the line it is reading and one piece.
 
-    An OSError has the `name`, and so have messages about it.
+    Of a line longer than `max_line_bytes`, only its first `max_line_bytes + 1` bytes come, and the rest is skipped:
+    who takes it can tell, and refuse it. An OSError has the `name`, and so have messages about it.
     """
 
-    def __init__(self, descriptor: int, name: str) -> None:
+    def __init__(self, descriptor: int, name: str, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.max_line_bytes = max_line_bytes
         self._descriptor = descriptor
         self._name = name
         self._buffer = bytearray()
@@ -33,6 +37,8 @@ class NonblockingLines:
     def read_line(self, *, wait: bool) -> bytes | None:
         """The next line, without its end; None at the end, and if there is none yet and `wait` is False."""
         while (end := self._buffer.find(b"\n", self._num_searched)) < 0:
+            if len(self._buffer) > self.max_line_bytes:
+                del self._buffer[self.max_line_bytes + 1 :]
             self._num_searched = len(self._buffer)
             if self._has_ended:
                 return self._take(len(self._buffer)) if self._buffer else None
@@ -62,7 +68,7 @@ class NonblockingLines:
             loop.remove_reader(self._descriptor)
 
     def _take(self, length: int) -> bytes:
-        line = bytes(self._buffer[:length])
+        line = bytes(self._buffer[: min(length, self.max_line_bytes + 1)])
         del self._buffer[: length + 1]
         self._num_searched = 0
         return line

@@ -93,7 +93,16 @@ def _run(
             bars[0].update(num_bytes)
 
         try:
-            figures = run_batch(args, serve, parallel, aiter(source), write, on_ready=begin, on_answered=advance)
+            figures = run_batch(
+                args,
+                serve,
+                parallel,
+                aiter(source),
+                write,
+                max_line_bytes=source.max_line_bytes,
+                on_ready=begin,
+                on_answered=advance,
+            )
         except EngineDeadError as error:
             complain(f"{error}; some requests have no answers")
             return 1

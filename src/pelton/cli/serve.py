@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from pelton.cli.chat_template_flag import given_chat_template
 from pelton.cli.parser import CommandParser
@@ -36,10 +35,9 @@ def run(options: argparse.Namespace) -> int:
         if hasattr(options, "model"):
             raise ValueError("MODEL and --model are both given; leave one of them out")
         options.model = options.served_model
+    _check_model_is_no_value(options)
     args = EngineArgs.from_cli_args(options)
     serve, parallel = serving_from_flags(options)
-    if serve.api_key_file is not None:
-        serve = replace(serve, api_key=(*serve.api_key, *_read_keys(serve.api_key_file)))
     if serve.chat_template is not None:
         serve = replace(serve, chat_template=given_chat_template(serve.chat_template))
     from pelton.server.launch import run_server  # loads the engine and the HTTP server, which help does without
@@ -47,11 +45,14 @@ def run(options: argparse.Namespace) -> int:
     return run_server(args, serve, parallel)
 
 
-def _read_keys(path: str) -> list[str]:
-    """The keys of a file. Raises ValueError if it cannot be read, or has none: everybody would be let in."""
-    from pelton.loader.text_files import read_any_text  # not for help
-
-    keys = [line.strip() for line in read_any_text(Path(path)).splitlines() if line.strip()]
-    if not keys:
-        raise ValueError(f"api_key_file is {path!r}, which has no key; write one into it, one a line")
-    return keys
+def _check_model_is_no_value(options: argparse.Namespace) -> None:
+    """`--api-key KEY MODEL` would serve the default model, and let in whoever knows MODEL. Raises ValueError."""
+    if hasattr(options, "model"):
+        return
+    for name in ("api_key", "served_model_name"):
+        if len(getattr(options, name, ())) > 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(
+                f"{flag} has several values, and no model is given, so that the last value may be meant as MODEL; "
+                "write MODEL before the flags"
+            )

@@ -41,10 +41,11 @@ class ServeConfig:
     uds: str | None = option(None, "Path of a Unix socket to listen on, instead of host and port.", type=str)
     api_key: Sequence[str] = option(
         (),
-        "Key that clients must send as `Authorization: Bearer KEY`; repeatable, each of them is let in. The pages "
+        "Key that clients must send as `Authorization: Bearer KEY`; several, or repeated: each is let in. The pages "
         "/, /health, /ping, /metrics, /version and /openapi.json need none. Default: everybody is let in.",
         secret=True,
-        action="append",
+        action="extend",
+        nargs="+",
         type=str,
         metavar="KEY",
     )
@@ -57,9 +58,10 @@ class ServeConfig:
     )
     served_model_name: Sequence[str] = option(
         (),
-        "Name of the model in requests and answers; repeatable: the first is the one in answers. Default: MODEL as it "
-        "was given.",
-        action="append",
+        "Name of the model in requests and answers; several, or repeated: the first is the one in answers. Default: "
+        "MODEL; of a path, its last part.",
+        action="extend",
+        nargs="+",
         type=str,
         metavar="NAME",
     )

@@ -54,14 +54,14 @@ class AsyncLLM:
         *,
         max_num_queued_reqs: int | None = None,
     ) -> None:
-        """After all cores of `client` have become ready. `max_num_queued_reqs`: how many requests may wait for a place
+        """After a core of `client` has become ready. `max_num_queued_reqs`: how many requests may wait for a place
         in a step; None: any number."""
         self.args = args
         self.model_name = args.model.model
         self.tokenizer = tokenizer
         self.generation_defaults = dict(model.generation_defaults)
         self.core_infos: list[CoreInfo] = [core.info for core in client.connections.up if core.info is not None]
-        """By rank, as they were at the start."""
+        """Of those that were ready at the start, by rank."""
         max_model_len = min(info.max_model_len for info in self.core_infos)
         self._input_processor: InputProcessor = model.make_input_processor(tokenizer, max_model_len)
         self._output_processor = OutputProcessor(tokenizer)
@@ -90,16 +90,17 @@ class AsyncLLM:
         *,
         stall_timeout: float = 60.0,
         max_num_queued_reqs: int | None = None,
+        wait_for_all: bool = True,
     ) -> "AsyncLLM":
-        """Load the tokenizer while the cores load the weights, and wait for them.
+        """Load the tokenizer while the cores load the weights, and wait for them, or, without `wait_for_all`, for one.
 
-        Raises ValueError if a core cannot start.
+        Raises ValueError if a core cannot start; without `wait_for_all` EngineDeadError, if all have ended for good.
         """
         kind = AsyncMPClient if connections.addresses.num_ranks == 1 else DPLBAsyncMPClient
         client = kind(connections, stall_timeout=stall_timeout)
         try:
             tokenizer = await asyncio.to_thread(model.load_tokenizer)
-            await client.wait_until_ready()
+            await (client.wait_until_ready() if wait_for_all else client.wait_until_up())
             return cls(args, model, client, tokenizer, max_num_queued_reqs=max_num_queued_reqs)
         except BaseException:
             client.shutdown()

@@ -26,10 +26,11 @@ from pelton.core.control_messages import (
 )
 from pelton.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineStats, UtilityCall
 from pelton.engine.core_sockets import MessageKind, keep_alive, routing_id
+from pelton.engine.errors import SEND_AGAIN
 
 logger = getLogger(__name__)
 
-UNREACHABLE = "the engine core cannot be reached; please send the request again"
+UNREACHABLE = f"the engine core cannot be reached{SEND_AGAIN}"
 _T = TypeVar("_T")
 
 IDLE = EngineStats(0, 0, 0, 0.0, 0, 0, 0, 0)
@@ -243,7 +244,7 @@ class CoreConnections:
             is_another = core.info is not None and ready.epoch > core.epoch
             core.epoch, core.info, core.is_final, core.was_ready = ready.epoch, ready.info, False, True
             if is_another:
-                return self._fail(core, "the engine core ended unexpectedly; please send the request again")
+                return self._fail(core, f"the engine core ended unexpectedly{SEND_AGAIN}")
         return None
 
     def take_notice(self) -> EngineCoreOutputs | None:

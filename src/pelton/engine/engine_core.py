@@ -15,6 +15,7 @@ from pelton.core.messages import (
     ModelRunnerOutput,
 )
 from pelton.core.request import Request, RequestStatus
+from pelton.engine.errors import SEND_AGAIN
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.error_text import described
 from pelton.executor import Executor
@@ -199,5 +200,5 @@ class EngineCore:
         """Fail what runs, and go on with an empty KV cache."""
         self.num_integrity_failures += 1
         logger.error("the KV cache cannot be trusted, starting over with an empty one: %s", problem)
-        self._outputs += self.scheduler.drop_all("the KV cache was damaged; please send the request again")
+        self._outputs += self.scheduler.drop_all(f"the KV cache was damaged{SEND_AGAIN}")
         self.kv.rebuild()

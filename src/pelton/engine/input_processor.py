@@ -78,11 +78,11 @@ class InputProcessor:
             raise ValueError(f"request_id must be a non-empty string, got {shown(request_id)}")
         self._check_priority(priority)
         text, given_ids, cache_salt = _read_prompt(prompt)
+        params, bad_words_token_ids = self._params_processor.process(params)
         if given_ids is None and params.truncate_prompt_tokens is None:
             self._check_can_fit(text or "")
         token_ids = self._encoded(text or "") if given_ids is None else given_ids
         self._check_tokens(token_ids)
-        params, bad_words_token_ids = self._params_processor.process(params)
         token_ids = self._truncated(token_ids, params, is_text=given_ids is None)
         self._check_length(len(token_ids))
         message = EngineCoreRequest(

@@ -45,12 +45,18 @@ async def connected_llm(
     *,
     stall_timeout: float = 60.0,
     max_num_queued_reqs: int | None = None,
+    wait_for_all: bool = True,
 ) -> "AsyncIterator[AsyncLLM]":
-    """An `AsyncLLM` once all cores are ready; `AsyncLLM.connect` has more on its arguments and errors."""
+    """An `AsyncLLM` once the cores are ready; `AsyncLLM.connect` has more on its arguments and errors."""
     from pelton.engine.async_llm import AsyncLLM  # much to load, while the cores load the weights
 
     llm = await AsyncLLM.connect(
-        args, model, connections, stall_timeout=stall_timeout, max_num_queued_reqs=max_num_queued_reqs
+        args,
+        model,
+        connections,
+        stall_timeout=stall_timeout,
+        max_num_queued_reqs=max_num_queued_reqs,
+        wait_for_all=wait_for_all,
     )
     try:
         yield llm

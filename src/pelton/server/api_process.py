@@ -13,6 +13,7 @@ import msgspec
 from pelton.config import EngineArgs
 from pelton.config.serving import ServeConfig
 from pelton.engine.core_connections import CoreConnections, report_start_failure
+from pelton.engine.errors import EngineDeadError
 from pelton.engine.parent_watch import watch_parent
 from pelton.server.front_end import FrontEndConfig, serve_front_end
 
@@ -34,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = EngineArgs.create(**config.engine_args)
     serve = msgspec.convert(config.serve, ServeConfig)
     try:
-        return serve_front_end(args, serve, CoreConnections(config.addresses), sockets)
-    except ValueError as error:
+        connections = CoreConnections(config.addresses)
+        return serve_front_end(args, serve, connections, sockets, wait_for_all=not config.is_restart)
+    except (ValueError, EngineDeadError) as error:
         report_start_failure(config.addresses, str(error))
         return 2
 

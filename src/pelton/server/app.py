@@ -12,8 +12,9 @@ from starlette.routing import Route
 
 from pelton import __version__
 from pelton.config.serving import ServeConfig
+from pelton.error_text import shown
 from pelton.server.errors import APIError
-from pelton.server.middleware import BodyLimit, ErrorAnswers, KeyCheck, RequestContext, error_response
+from pelton.server.middleware import BodyLimit, ErrorAnswers, KeyCheck, OriginCheck, RequestContext, error_response
 from pelton.server.openapi import describe_api
 from pelton.server.page_files import PageFile, page_files
 from pelton.server.routes import Routes
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
     from pelton.engine.async_llm import AsyncLLM
 
 
-def create_app(llm: "AsyncLLM", config: ServeConfig) -> FastAPI:
-    """The application for one model. `config.chat_template` must be the text of a template."""
+def create_app(llm: "AsyncLLM", config: ServeConfig, *, is_local: bool = False) -> FastAPI:
+    """The application for one model. `config.chat_template` must be the text of a template, and `config.api_key` have
+    the keys of the file too. `is_local`: only programs of this machine reach the server.
+
+    Raises ValueError if the file's keys are missing.
+    """
+    if config.api_key_file is not None and not config.api_key:
+        raise ValueError(
+            f"api_key_file is {shown(config.api_key_file)}, but the keys are not in api_key, so everybody would be let "
+            "in; read them first"
+        )
     app = FastAPI(
         title="Pelton",
         version=__version__,
@@ -41,11 +51,11 @@ def create_app(llm: "AsyncLLM", config: ServeConfig) -> FastAPI:
         return describe_api(app, servers, needs_key=bool(config.api_key))
 
     app.openapi = openapi  # type: ignore[method-assign]
-    _add_middleware(app, config)
+    _add_middleware(app, config, is_local)
     return app
 
 
-def _add_middleware(app: FastAPI, config: ServeConfig) -> None:
+def _add_middleware(app: FastAPI, config: ServeConfig, is_local: bool) -> None:
     """From the innermost to the outermost."""
     app.add_middleware(BodyLimit, max_bytes=config.max_request_bytes)
     app.add_middleware(ErrorAnswers)
@@ -59,6 +69,8 @@ def _add_middleware(app: FastAPI, config: ServeConfig) -> None:
             allow_headers=["*"],
             expose_headers=["X-Request-Id"],
         )
+    if is_local and not config.api_key:
+        app.add_middleware(OriginCheck, allowed=config.allowed_origins)
     app.add_middleware(RequestContext, root_path=config.root_path, log_requests=config.log_requests)
 
 

@@ -1,5 +1,6 @@
 """Completions of prompts."""
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,10 @@ from pelton.engine.async_llm import AsyncLLM
 from pelton.engine.input_processor import Prompt, TextPrompt, TokensPrompt
 from pelton.engine.request_stream import RequestStream
 from pelton.server.errors import check_choice
-from pelton.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
+from pelton.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets, with_top
 from pelton.server.models import ServedModels
 from pelton.server.protocol import CompletionRequest
-from pelton.server.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, Usage
+from pelton.server.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, PromptLogprobs, Usage
 from pelton.server.sampling import completion_params
 from pelton.server.streaming import (
     ChunkEncoder,
@@ -28,6 +29,10 @@ from pelton.server.streaming import (
     start_requests,
 )
 from pelton.tokenizer import Tokenizer
+
+MAX_PROMPT_ENTRIES = 2_000_000
+"""Log probabilities of prompts in one answer, which repeats them for each of a prompt's choices: some 150 MB of JSON.
+A single choice may have more: the context and `max_logprobs` bound those."""
 
 
 class CompletionHandler:
@@ -58,11 +63,32 @@ class CompletionHandler:
             data_parallel_rank=data_parallel_rank,
         )
         answer = _Answer(response_id, int(time.time()), self._models.name, request, self._llm.tokenizer)
-        if request.stream:
-            with closed_on_error(streams):
-                chunks = _CompletionChunks(answer, streams)
-            return EventStream(streams, chunks)
-        return answer.response(streams, await collect(streams))
+        with closed_on_error(streams):
+            num_entries = self._check_size(request, streams)
+            if request.stream:
+                return EventStream(streams, _CompletionChunks(answer, streams))
+        outputs = await collect(streams)
+        if num_entries <= _FEW_ENTRIES:
+            return answer.response(streams, outputs)
+        return await asyncio.to_thread(answer.response, streams, outputs)
+
+    def _check_size(self, request: CompletionRequest, streams: Sequence[RequestStream]) -> int:
+        """How many log probabilities of prompts the answer will have.
+
+        Raises ValueError for too many of them: a small request could fill the memory.
+        """
+        wanted = [request.prompt_logprobs, request.logprobs if request.echo else None]
+        per_token = sum(self._llm.vocab_size if number == -1 else number + 1 for number in wanted if number is not None)
+        num_tokens = sum(len(stream.prompt_token_ids) for stream in streams)
+        num_choices, num_entries = request.num_choices, num_tokens * request.num_choices * per_token
+        if num_entries > MAX_PROMPT_ENTRIES and len(streams) * num_choices > 1:
+            name = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+            raise ValueError(
+                f"{name} is {getattr(request, name)}, which makes {num_entries} log probabilities of prompt tokens "
+                f"({num_tokens} tokens, {num_choices} choices of each), and an answer has at most "
+                f"{MAX_PROMPT_ENTRIES}; send several requests, or ask for fewer"
+            )
+        return num_entries
 
     async def _prompt(self, request: CompletionRequest, given: str | list[int]) -> Prompt:
         prompt: TextPrompt | TokensPrompt
@@ -76,6 +102,9 @@ class CompletionHandler:
             prompt["cache_salt"] = request.cache_salt
         return prompt
 
+
+_FEW_ENTRIES = 20_000
+"""More log probabilities than that are made into an answer in a thread: they take longer than others should wait."""
 
 Positions = Sequence[Mapping[int, Logprob] | None]
 
@@ -95,32 +124,39 @@ class _Answer:
         choices = []
         for index, (stream, output) in enumerate(zip(streams, outputs, strict=True)):
             usage.add(index, output)
-            text = self.prompt_text(stream)
+            prompt = self._prompt(stream, output)
             first = index * self.request.num_choices
-            choices += [self._choice(first, stream, output, text, choice) for choice in output.outputs]
+            choices += [self._choice(first, prompt, choice) for choice in output.outputs]
         return CompletionResponse(
             id=self.id, created=self.created, model=self.model, choices=choices, usage=usage.usage
         )
 
-    def _choice(
-        self, first: int, stream: RequestStream, output: RequestOutput, text: str, choice: CompletionOutput
-    ) -> CompletionChoice:
+    def _prompt(self, stream: RequestStream, output: RequestOutput) -> "_EchoedPrompt":
+        request, scored = self.request, output.prompt_logprobs or ()
+        text = self.prompt_text(stream)
+        return _EchoedPrompt(
+            stream.prompt_token_ids,
+            text,
+            self.echoed_logprobs(stream, text, scored) if request.echo and request.logprobs is not None else None,
+            None if request.prompt_logprobs is None else prompt_logprobs(with_top(scored, request.prompt_logprobs)),
+        )
+
+    def _choice(self, first: int, prompt: "_EchoedPrompt", choice: CompletionOutput) -> CompletionChoice:
         request = self.request
         logprobs = None
         if request.logprobs is not None:
-            offsets = self.offsets(text)
-            logprobs = self.logprobs(offsets, choice)
-            if request.echo:
-                logprobs = joined(self.echoed_logprobs(stream, text, output.prompt_logprobs or ()), logprobs)
-        scored = output.prompt_logprobs if request.prompt_logprobs is not None else None
-        return CompletionChoice(
+            logprobs = self.logprobs(self.offsets(prompt.text), choice)
+            if prompt.echoed is not None:
+                logprobs = joined(prompt.echoed, logprobs)
+        # All parts have been checked, and there may be very many of them.
+        return CompletionChoice.model_construct(
             index=first + choice.index,
-            text=text + choice.text,
+            text=prompt.text + choice.text,
             logprobs=logprobs,
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
-            prompt_logprobs=None if scored is None else prompt_logprobs(scored),
-            prompt_token_ids=stream.prompt_token_ids if request.return_token_ids else None,
+            prompt_logprobs=prompt.logprobs,
+            prompt_token_ids=prompt.token_ids if request.return_token_ids else None,
             token_ids=choice.token_ids if request.return_token_ids else None,
         )
 
@@ -151,13 +187,24 @@ class _Answer:
         return self._logprobs(choice.token_ids, choice.logprobs or (), offsets.add(choice.token_ids))
 
     def echoed_logprobs(self, stream: RequestStream, text: str, positions: Positions) -> CompletionLogprobs:
-        token_ids = stream.prompt_token_ids
+        assert self.request.logprobs is not None
+        token_ids, positions = stream.prompt_token_ids, with_top(positions, self.request.logprobs)
         offsets = prompt_offsets(self.tokenizer, token_ids, text, spaces=self._spaces)
         return self._logprobs(token_ids, positions, offsets)
 
     def _logprobs(self, token_ids: Sequence[int], positions: Positions, offsets: list[int]) -> CompletionLogprobs:
         as_ids = bool(self.request.return_tokens_as_token_ids)
         return completion_logprobs(self.tokenizer, token_ids, positions, offsets, as_ids=as_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _EchoedPrompt:
+    """What each choice of a prompt has of it."""
+
+    token_ids: list[int]
+    text: str
+    echoed: CompletionLogprobs | None
+    logprobs: PromptLogprobs | None
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pelton.core.outputs import CompletionOutput
-from pelton.engine.errors import EngineDeadError, QueueFullError
+from pelton.engine.errors import SEND_AGAIN, EngineDeadError, QueueFullError
 from pelton.error_text import one_line, shown
 from pelton.sampling_params import SamplingParams
 from pelton.server.not_supported import NOT_SUPPORTED
@@ -82,6 +82,10 @@ class APIError(Exception):
         return json.dumps(self.body()).encode()
 
 
+class CoreLostError(APIError):
+    """The engine core that had the request has failed; another attempt may go well."""
+
+
 def to_api_error(error: BaseException) -> APIError:
     """What a client is told. Errors that nobody expected are logged, and the client learns only that there was one."""
     if isinstance(error, APIError):
@@ -109,7 +113,9 @@ def to_server_error(error: BaseException) -> APIError:
 def check_choice(choice: CompletionOutput) -> None:
     """Raise APIError if a choice did not end by itself."""
     if choice.finish_reason == "error":
-        raise APIError(500, f"The request failed: {one_line(str(choice.stop_reason))}")
+        problem = str(choice.stop_reason)
+        kind = CoreLostError if problem.endswith(SEND_AGAIN) else APIError
+        raise kind(500, f"The request failed: {one_line(problem)}")
     if choice.finish_reason == "abort":
         raise APIError(503, "The request was cut off, for the server is shutting down; try again later.")
 

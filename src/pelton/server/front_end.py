@@ -24,24 +24,38 @@ class FrontEndConfig(msgspec.Struct):
     serve: dict[str, Any]
     addresses: FrontEndAddresses
     socket_fds: list[int]
+    is_restart: bool
+    """Whether it takes the place of one that has ended, so that it can begin with the cores that are there."""
 
     @classmethod
     def make(
-        cls, args: EngineArgs, serve: ServeConfig, addresses: FrontEndAddresses, sockets: Sequence[socket.socket]
+        cls,
+        args: EngineArgs,
+        serve: ServeConfig,
+        addresses: FrontEndAddresses,
+        sockets: Sequence[socket.socket],
+        *,
+        is_restart: bool,
     ) -> "FrontEndConfig":
         fds = [bound.fileno() for bound in sockets]
-        return cls(args.to_plain(), msgspec.to_builtins(serve), addresses, fds)
+        return cls(args.to_plain(), msgspec.to_builtins(serve), addresses, fds, is_restart)
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
 
 
 def serve_front_end(
-    args: EngineArgs, serve: ServeConfig, connections: CoreConnections, sockets: Sequence[socket.socket]
+    args: EngineArgs,
+    serve: ServeConfig,
+    connections: CoreConnections,
+    sockets: Sequence[socket.socket],
+    *,
+    wait_for_all: bool = True,
 ) -> int:
     """Answer requests on these sockets until a signal or the supervisor ends it. Returns the exit status.
+    `wait_for_all`: begin when all cores are ready, not when one is.
 
-    Raises ValueError for a model or arguments that cannot be served.
+    Raises ValueError for a model or arguments that cannot be served, EngineDeadError if all cores have ended for good.
     """
     # While the cores load the weights, in processes of their own.
     from pelton.engine.served_model import ServedModel
@@ -49,7 +63,7 @@ def serve_front_end(
 
     # Before signals are the event loop's business: it may load the model from elsewhere.
     model = ServedModel(args, progress=connections.addresses.index == 0 and sys.stderr.isatty())
-    return run(_serve(args, serve, model, connections, sockets))
+    return run(_serve(args, serve, model, connections, sockets, wait_for_all))
 
 
 async def _serve(
@@ -58,10 +72,11 @@ async def _serve(
     model: "ServedModel",
     connections: CoreConnections,
     sockets: Sequence[socket.socket],
+    wait_for_all: bool,
 ) -> int:
     from pelton.server import runner
     from pelton.server.app import create_app
-    from pelton.server.sockets import server_urls
+    from pelton.server.sockets import are_loopback, server_urls
     from pelton.server.summary import startup_summary
 
     stop = runner.StopRequest()
@@ -75,6 +90,7 @@ async def _serve(
             connections,
             stall_timeout=serve.stall_timeout,
             max_num_queued_reqs=serve.max_num_queued_reqs,
+            wait_for_all=wait_for_all,
         )
         llm = await stop.unless_asked(stack.enter_async_context(connecting))
         if llm is None:
@@ -85,4 +101,5 @@ async def _serve(
                 summary = startup_summary(llm, model.checkpoint, serve, server_urls(serve, sockets))
                 print(summary, file=sys.stderr)
 
-        return await runner.serve(create_app(llm, serve), serve, sockets, llm, stop=stop, on_ready=say_ready)
+        app = create_app(llm, serve, is_local=are_loopback(sockets))
+        return await runner.serve(app, serve, sockets, llm, stop=stop, on_ready=say_ready)

@@ -5,6 +5,8 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 from pelton.config import EngineArgs
@@ -14,8 +16,10 @@ from pelton.engine.node import Node
 from pelton.engine.start import engine_processes
 from pelton.engine.supervisor import Supervisor
 from pelton.engine.topology import Endpoints, Topology
+from pelton.error_text import shown
+from pelton.loader.text_files import read_any_text
 from pelton.server.front_end import FrontEndConfig, serve_front_end
-from pelton.server.sockets import bind_sockets, remove_unix_socket
+from pelton.server.sockets import bind_sockets
 
 _FAREWELL_SECONDS = 15.0
 """What API processes may take longer than `shutdown_timeout`, until they count as hanging."""
@@ -36,6 +40,7 @@ def run_server(args: EngineArgs, serve: ServeConfig, parallel: ParallelConfig) -
     )
     if parallel.headless:
         return Node(args, topology).run()
+    serve = _with_keys_of_file(serve)
     with _ended_by_signals():
         sockets = bind_sockets(serve)
         try:
@@ -45,7 +50,17 @@ def run_server(args: EngineArgs, serve: ServeConfig, parallel: ParallelConfig) -
         finally:
             for bound in sockets:
                 bound.close()
-            remove_unix_socket(serve)
+
+
+def _with_keys_of_file(serve: ServeConfig) -> ServeConfig:
+    """Raises ValueError if the file of keys cannot be read, or has none: everybody would be let in."""
+    path = serve.api_key_file
+    if path is None:
+        return serve
+    keys = [line.strip() for line in read_any_text(Path(path)).splitlines() if line.strip()]
+    if not keys:
+        raise ValueError(f"api_key_file is {shown(path)}, which has no key; write one into it, one a line")
+    return replace(serve, api_key=(*serve.api_key, *keys))
 
 
 @contextmanager
@@ -74,8 +89,12 @@ def _serve_here(args: EngineArgs, serve: ServeConfig, topology: Topology, socket
 def _serve_in_processes(
     args: EngineArgs, serve: ServeConfig, topology: Topology, sockets: Sequence[socket.socket]
 ) -> int:
+    started: set[int] = set()
+
     def start_front_end(index: int, endpoints: Endpoints) -> ChildProcess:
-        config = FrontEndConfig.make(args, serve, endpoints.front_end(index, topology), sockets)
+        addresses = endpoints.front_end(index, topology)
+        config = FrontEndConfig.make(args, serve, addresses, sockets, is_restart=index in started)
+        started.add(index)
         fds = [bound.fileno() for bound in sockets]
         arguments = ["--runtime-dir", endpoints.runtime_dir]
         return ChildProcess("pelton.server.api_process", arguments, pass_fds=fds, config=config.encode())

@@ -102,6 +102,19 @@ def chat_logprobs(
     return ChatLogprobs(content)
 
 
+def with_top(positions: Positions, number: int) -> Positions:
+    """The entries that somebody who asked for so many most likely tokens gets, if more were computed; -1: all."""
+    if number == -1 or all(entries is None or len(entries) <= number for entries in positions):
+        return positions
+    return [entries and _top_of(entries, number) for entries in positions]
+
+
+def _top_of(entries: Mapping[int, Logprob], number: int) -> Mapping[int, Logprob]:
+    """The first entry is the token itself, whose rank may be another's, too, where logits are equal."""
+    listed = list(entries.items())
+    return dict(listed[:1] + [item for item in listed[1:] if item[1].rank <= number])
+
+
 def prompt_logprobs(positions: Positions) -> PromptLogprobs:
     return [
         None

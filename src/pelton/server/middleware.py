@@ -2,14 +2,17 @@
 
 import asyncio
 import hmac
+import ipaddress
 import logging
 import time
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pelton.error_text import shown
 from pelton.server.access_log import log_request
 from pelton.server.errors import APIError, to_server_error
 from pelton.server.request_ids import HEADER, given_request_id, new_request_id
@@ -45,9 +48,11 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        root = self._root_path
-        if root and (scope["path"] == root or scope["path"].startswith(root + "/")):
-            scope["path"] = scope["path"][len(root) :] or "/"
+        app, root = self._app, self._root_path
+        if root and scope["path"] == root:
+            app = _with_slash(scope)
+        elif root and scope["path"].startswith(root + "/"):
+            scope["path"] = scope["path"][len(root) :]
         given = next((given_request_id(value) for name, value in scope["headers"] if name == HEADER), None)
         request_id = given or new_request_id()
         scope.setdefault("state", {}).update(request_id=request_id, given_request_id=given)
@@ -62,13 +67,52 @@ class RequestContext:
             await send(message)
 
         if not self._log_requests:
-            await self._app(scope, receive, send_with_id)
+            await app(scope, receive, send_with_id)
             return
         started = time.monotonic()
         try:
-            await self._app(scope, receive, send_with_id)
+            await app(scope, receive, send_with_id)
         finally:
             log_request(scope, request_id, status, started)
+
+
+def _with_slash(scope: Scope) -> ASGIApp:
+    """To the web page, from whose path it finds its files."""
+    query = scope["query_string"].decode("latin-1")
+    return RedirectResponse(scope["path"] + "/" + (f"?{query}" if query else ""))
+
+
+class OriginCheck:
+    """For servers that listen on this machine only, and let everybody in: refuses pages whose site's name leads, or has
+    begun to lead, to this machine. Browsers count such pages as the server's own (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp, *, allowed: Sequence[str]) -> None:
+        self._app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), None)
+            if origin is not None and not self._may(origin):
+                message = f"Web pages of {shown(origin)} may not use this server; allow it with --allowed-origins"
+                await error_response(APIError(403, message))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _may(self, origin: str) -> bool:
+        if origin in self._allowed or "*" in self._allowed or not origin.lower().startswith("http://"):
+            return True  # nobody gets a certificate for a site that is at another machine
+        try:
+            host = urlsplit(origin).hostname or ""
+        except ValueError:
+            return False
+        if host == "localhost" or host.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
 
 
 class KeyCheck:

@@ -30,7 +30,11 @@ MAX_TOTAL_CHOICES = 2048
 """Prompts times `n`: each is a sequence of its own for the engine."""
 MAX_MESSAGES = 4096
 """Messages of one conversation: templates loop over them, some of them several times."""
+MAX_PARTS = 4 * MAX_MESSAGES
+"""Parts of all messages of a conversation: each becomes an object, which takes far more room than its text in JSON."""
 MAX_REQUEST_ID = 256
+"""Characters."""
+MAX_ROLE = 64
 """Characters."""
 
 
@@ -44,6 +48,25 @@ def _one_of(wanted: str) -> WrapValidator:
             raise ValueError(f"must be {wanted}, got {shown(value)}") from None
 
     return WrapValidator(validate)
+
+
+def _check_num_prompts(prompt: Any) -> Any:
+    """Before each of them is looked at."""
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int | float):
+        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts, got {len(prompt)}")
+    return prompt
+
+
+def _check_num_parts(messages: Any) -> Any:
+    """Before each of them is looked at."""
+    if isinstance(messages, list):
+        contents = (message.get("content") for message in messages[:MAX_MESSAGES] if isinstance(message, Mapping))
+        num_parts = sum(len(content) for content in contents if isinstance(content, list))
+        if num_parts > MAX_PARTS:
+            raise ValueError(
+                f"must hold at most {MAX_PARTS} parts of contents in all, got {num_parts}; join their texts"
+            )
+    return messages
 
 
 def _check_request_id(request_id: str) -> str:
@@ -64,12 +87,14 @@ Prompt = Annotated[
     | PromptTokens
     | Annotated[list[PromptTokens], Field(fail_fast=True, min_length=1)],
     _one_of("a string, a list of strings, a list of token ids, or a list of such lists, and not empty"),
+    BeforeValidator(_check_num_prompts),
 ]
 ShortString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
 Stop = Annotated[
     ShortString | Annotated[list[ShortString], Field(max_length=MAX_STOP_STRINGS)],
     _one_of(f"a string of 1 to {MAX_STRING_LENGTH} characters, or a list of at most {MAX_STOP_STRINGS} such strings"),
 ]
+Role = Annotated[str, Field(min_length=1, max_length=MAX_ROLE)]
 RequestId = Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID), AfterValidator(_check_request_id)]
 
 
@@ -143,7 +168,8 @@ class GenerationRequest(_Request):
     allowed_token_ids: TokenIds | None = None
     """The only tokens that may be generated."""
     prompt_logprobs: Integer | None = Field(None, ge=-1)
-    """Log probabilities of every token of the prompt and of so many most likely ones; not with `stream`."""
+    """Log probabilities of every token of the prompt and of so many most likely ones; with `stream` only 0, which then
+    means none."""
     skip_special_tokens: Flag | None = None
     """Leave special tokens out of the text. Default: true."""
     spaces_between_special_tokens: Flag | None = None
@@ -171,7 +197,7 @@ class GenerationRequest(_Request):
     """Becomes part of the response's id; a header X-Request-Id goes before it."""
     vllm_xargs: dict[str, Any] | None = None
     """Arguments of the engine's own logits processors."""
-    user: str | None = None
+    user: Any = None
     """Not looked at."""
 
     @property
@@ -181,9 +207,10 @@ class GenerationRequest(_Request):
 
     @model_validator(mode="after")
     def _check_stream(self) -> "GenerationRequest":
-        if not self.stream and self.stream_options is not None:
+        options = self.stream_options
+        if not self.stream and options is not None and (options.include_usage or options.continuous_usage_stats):
             raise ValueError("stream_options is given, but stream is not true; leave it out")
-        if self.stream and self.prompt_logprobs is not None:
+        if self.stream and self.prompt_logprobs:
             raise ValueError("prompt_logprobs is given, but streams have no place for it; set stream to false")
         return self
 
@@ -206,8 +233,6 @@ class CompletionRequest(GenerationRequest):
     @model_validator(mode="after")
     def _check_numbers(self) -> "CompletionRequest":
         num_prompts, num_choices = len(self.prompts), self.num_choices
-        if num_prompts > MAX_PROMPTS:
-            raise ValueError(f"prompt must hold at most {MAX_PROMPTS} prompts, got {num_prompts}")
         if num_prompts * num_choices > MAX_TOTAL_CHOICES:
             raise ValueError(
                 f"n must be at most {MAX_TOTAL_CHOICES // num_prompts} with {num_prompts} prompts, got {num_choices}; "
@@ -251,10 +276,11 @@ class RequestMessage(BaseModel):
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    """`developer` is what newer clients call `system`, and goes to the template under that name."""
+    role: Role
+    """Templates decide which there are. `developer` is what newer clients call `system`, and goes to the template under
+    that name."""
     content: Annotated[str | list[TextPart] | None, BeforeValidator(_check_content)] = None
-    """May be missing where there are `tool_calls`."""
+    """May be missing in messages of the assistant: it is empty, or there are `tool_calls`."""
     tool_calls: list[dict[str, Any]] | None = None
     """Of the assistant: functions that it called."""
 
@@ -268,9 +294,16 @@ class RequestMessage(BaseModel):
         message: dict[str, Any] = {name: value for name, value in self if value is not None}
         if self.content is not None:
             message["content"] = self.text
+        elif self.role == "assistant" and not self.tool_calls:
+            message["content"] = ""
         if self.role == "developer":
             message["role"] = "system"
         return message
+
+
+Messages = Annotated[
+    list[RequestMessage], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_check_num_parts)
+]
 
 
 class ConversationFields(_Request):
@@ -300,7 +333,7 @@ class ConversationFields(_Request):
 class ChatCompletionRequest(GenerationRequest, ConversationFields):
     """A conversation to continue."""
 
-    messages: list[RequestMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Messages
     """What has been said so far, in order."""
     max_completion_tokens: Integer | None = Field(None, ge=0)
     """Most tokens to generate; goes before `max_tokens`. Default: the rest of the context."""
@@ -325,7 +358,7 @@ class TokenizeRequest(ConversationFields):
     """The served model; without it, there is only one."""
     prompt: str | None = None
     """A text; instead of `messages`."""
-    messages: list[RequestMessage] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    messages: Messages | None = None
     """A conversation; instead of `prompt`."""
     add_special_tokens: Flag | None = None
     """Put the tokens around it that the model wants. Default: true for a text, false for a conversation."""

@@ -1,23 +1,39 @@
 """Bodies of requests: JSON, checked as far as no field is concerned."""
 
+import asyncio
+import gc
 import re
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from pelton.checks import has_lone_surrogate
 from pelton.error_text import shown
 from pelton.loader.text_files import parse_json
-from pelton.server.errors import APIError
+from pelton.server.errors import APIError, parse_request
 
+_LARGE = 256 << 10
+"""Bytes of a body that others should not wait for."""
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object that a request brings.
+async def read_request(request: Request, model: type[_Model]) -> _Model:
+    """What a request asks for.
 
-    Raises APIError: 415 for another content type, 400 for anything that is not a valid JSON object.
+    Raises APIError: 415 for another content type than JSON, 400 for anything that is not a valid JSON object or not of
+    this shape.
     """
+    _check_content_type(request)
+    body = await request.body()
+    if len(body) <= _LARGE:
+        return _parsed(model, body)
+    return await asyncio.to_thread(_parsed_without_pauses, model, body)
+
+
+def _check_content_type(request: Request) -> None:
     given = request.headers.get("content-type", "")
     media_type = given.partition(";")[0].strip().lower()
     if media_type != "application/json" and not (
@@ -29,10 +45,46 @@ async def read_json(request: Request) -> dict[str, Any]:
             f"The Content-Type must be application/json, got {shown(given) if given else 'none'}; with curl, add "
             "-H 'Content-Type: application/json'",
         )
+
+
+def _parsed(model: type[_Model], body: bytes) -> _Model:
     try:
-        return parse_body(await request.body())
+        content = parse_body(body)
     except ValueError as error:
         raise APIError(400, f"The request body is not a valid JSON object: {error}") from None
+    return parse_request(model, content)
+
+
+def _parsed_without_pauses(model: type[_Model], body: bytes) -> _Model:
+    """The garbage collector would look at the objects of a large body again and again while they become more, and
+    nothing else runs meanwhile."""
+    with _COLLECTOR_PAUSE:
+        return _parsed(model, body)
+
+
+class _CollectorPause:
+    """Keeps the garbage collector from running, as long as anybody is in the context."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_inside = 0
+
+    def __enter__(self) -> None:
+        self._count(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._num_inside += change
+            if self._num_inside:
+                gc.disable()
+            else:
+                gc.enable()
+
+
+_COLLECTOR_PAUSE = _CollectorPause()
 
 
 def parse_body(body: bytes) -> dict[str, Any]:

@@ -106,6 +106,12 @@ class CompletionResponse(BaseModel):
     choices: list[CompletionChoice]
     usage: Usage
 
+    def to_json(self) -> bytes:
+        """One choice after the other, so that other threads run in between: they may be very large."""
+        rest = self.model_dump_json(exclude={"choices"}).removesuffix("}")
+        choices = ",".join([choice.model_dump_json() for choice in self.choices])
+        return f'{rest},"choices":[{choices}]}}'.encode()
+
 
 class ResponseMessage(BaseModel):
     """What the model says."""

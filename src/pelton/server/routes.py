@@ -1,5 +1,6 @@
 """What is answered at each path."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ from pelton.config.serving import ServeConfig
 from pelton.error_text import shown
 from pelton.server.chat import ChatHandler
 from pelton.server.completions import CompletionHandler
-from pelton.server.errors import APIError, parse_request, to_api_error
+from pelton.server.errors import APIError, to_api_error
 from pelton.server.metrics import CONTENT_TYPE, render_metrics
 from pelton.server.models import ServedModels
 from pelton.server.openapi import Responses, error_responses, event_stream, json_body
@@ -22,7 +23,7 @@ from pelton.server.protocol import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from pelton.server.request_body import read_json
+from pelton.server.request_body import read_request
 from pelton.server.responses import (
     ChatCompletionResponse,
     CompletionResponse,
@@ -45,6 +46,12 @@ _BODY_ERRORS = error_responses(400, 401, 404, 413, 415, 500, 503)
 _EMPTY: dict[str, Any] = {"content": {}}
 
 
+def _add_get(router: APIRouter, path: str, endpoint: Any, responses: Responses, **options: Any) -> None:
+    """HEAD as well, which is in no description of GET."""
+    router.add_api_route(path, endpoint, responses=responses, **options)
+    router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+
+
 def _json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
 
@@ -55,8 +62,7 @@ class Routes:
     def __init__(self, llm: "AsyncLLM", config: ServeConfig) -> None:
         self._llm = llm
         self._metrics_prefix = config.metrics_prefix
-        names = config.served_model_name or (llm.model_name,)
-        self._models = ServedModels(names, root=llm.model_name, max_model_len=llm.max_model_len)
+        self._models = ServedModels.of(llm.model_name, config.served_model_name, llm.max_model_len)
         templates: dict[str, Any] = {
             "chat_template": config.chat_template,
             "trust_request_chat_template": config.trust_request_chat_template,
@@ -93,25 +99,19 @@ class Routes:
             )
 
     def _add_models(self, router: APIRouter) -> None:
-        router.add_api_route(
-            "/v1/models", self.list_models, responses={200: {"model": ModelList}, **error_responses(401, 500)}
-        )
-        router.add_api_route(
-            "/v1/models/{model:path}",
-            self.show_model,
-            responses={200: {"model": ModelCard}, **error_responses(401, 404, 500)},
-        )
+        of_list: Responses = {200: {"model": ModelList}, **error_responses(401, 500)}
+        _add_get(router, "/v1/models", self.list_models, of_list)
+        of_card: Responses = {200: {"model": ModelCard}, **error_responses(401, 404, 500)}
+        _add_get(router, "/v1/models/{model:path}", self.show_model, of_card)
 
     def _add_state(self, router: APIRouter) -> None:
         no_content: Responses = {200: _EMPTY, 503: {"description": "The engine cannot serve."}}
-        router.add_api_route("/health", self.health, response_class=Response, responses=no_content)
-        router.add_api_route("/ping", self.health, methods=["GET", "POST"], include_in_schema=False)
-        router.add_api_route("/version", self.version)
-        router.add_api_route("/load", self.load, responses=error_responses(401))
+        _add_get(router, "/health", self.health, no_content, response_class=Response)
+        router.add_api_route("/ping", self.health, methods=["GET", "HEAD", "POST"], include_in_schema=False)
+        _add_get(router, "/version", self.version, {})
+        _add_get(router, "/load", self.load, error_responses(401))
         text: Responses = {200: {"content": {CONTENT_TYPE.partition(";")[0]: {"schema": {"type": "string"}}}}}
-        router.add_api_route(
-            "/metrics", self.metrics, response_class=Response, responses={**text, **error_responses(500, 503)}
-        )
+        _add_get(router, "/metrics", self.metrics, {**text, **error_responses(500, 503)}, response_class=Response)
 
     def _add_administration(self, router: APIRouter) -> None:
         plain: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
@@ -211,11 +211,13 @@ class Routes:
         request_id = state.given_request_id or (state.request_id if body.request_id is None else None)
         work = handler.create(body, request_id=request_id, data_parallel_rank=_given_rank(request))
         answer = await _answer(request, work)
+        if isinstance(answer, CompletionResponse) and len(answer.choices) > 1:
+            return Response(await asyncio.to_thread(answer.to_json), media_type="application/json")
         return _json(answer) if isinstance(answer, BaseModel) else EventStreamResponse(answer)
 
     @staticmethod
     async def _read(request: Request, model: type[_Body]) -> _Body:
-        return parse_request(model, await read_json(request))
+        return await read_request(request, model)
 
 
 async def _answer(request: Request, work: Coroutine[Any, Any, _T]) -> _T:

@@ -21,7 +21,7 @@ from pelton.engine.topology import Topology
 from pelton.error_text import shown
 from pelton.server.chat import ChatHandler
 from pelton.server.completions import CompletionHandler
-from pelton.server.errors import APIError, parse_request, to_api_error
+from pelton.server.errors import APIError, CoreLostError, parse_request, to_api_error
 from pelton.server.models import ServedModels
 from pelton.server.protocol import ChatCompletionRequest, CompletionRequest
 from pelton.server.request_body import parse_body
@@ -32,6 +32,8 @@ from pelton.server.summary import model_details
 
 MAX_CUSTOM_ID = 512
 """Characters."""
+MAX_REPEATS = 2
+"""How often a request is repeated whose engine core has failed: it may be the request that makes it fail."""
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -90,11 +92,13 @@ class BatchRunner:
         write: Callable[[bytes], None],
         *,
         max_in_engine: int,
+        max_line_bytes: int,
         chat_template: str | None = None,
         trust_request_chat_template: bool = False,
         on_answered: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`write` takes a line of the output. `on_answered` is called with the bytes of each line that was answered.
+        """`write` takes a line of the output. Lines of more than `max_line_bytes` are refused. `on_answered` is called
+        with the bytes of each line that was answered.
 
         Raises ValueError for a chat template that cannot be read.
         """
@@ -110,6 +114,7 @@ class BatchRunner:
             "/v1/completions": (CompletionRequest, CompletionHandler(llm, models)),
         }
         self._max_in_engine = max_in_engine
+        self._max_line_bytes = max_line_bytes
         self._num_in_engine = 0
         self._has_left = asyncio.Event()
         """Set when a request has left the engine."""
@@ -151,6 +156,8 @@ class BatchRunner:
 
     def _read(self, job: _Job, text: bytes) -> tuple[CompletionRequest | ChatCompletionRequest, Any]:
         """The request of a line, and what answers it. Raises APIError."""
+        if len(text) > self._max_line_bytes:
+            raise APIError(413, f"it has more than {self._max_line_bytes} bytes, which is the limit; split the request")
         try:
             content = parse_body(text)
         except ValueError as error:
@@ -192,6 +199,7 @@ class BatchRunner:
         self, job: _Job, request: CompletionRequest | ChatCompletionRequest, handler: Any
     ) -> CompletionResponse | ChatCompletionResponse:
         request_id = job.request_id if request.request_id is None else None
+        num_repeats = 0
         while True:
             try:
                 response: CompletionResponse | ChatCompletionResponse
@@ -199,6 +207,10 @@ class BatchRunner:
                 return response
             except EngineDeadError:
                 await self._llm.wait_until_up()
+            except CoreLostError:
+                num_repeats += 1
+                if num_repeats > MAX_REPEATS:
+                    raise
 
     def _refuse(self, job: _Job, error: APIError) -> None:
         self.figures.num_failed += 1
@@ -226,6 +238,7 @@ def run_batch(
     lines: AsyncIterator[bytes],
     write: Callable[[bytes], None],
     *,
+    max_line_bytes: int,
     on_ready: Callable[[], None],
     on_answered: Callable[[int], None],
 ) -> BatchFigures:
@@ -242,11 +255,11 @@ def run_batch(
         model = ServedModel(args, progress=progress)
         async with connected_llm(args, model, connections) as llm:
             print(*model_details(llm, model.checkpoint), sep="\n", file=sys.stderr)
-            names = serve.served_model_name or (llm.model_name,)
             runner = BatchRunner(
                 llm,
-                ServedModels(names, root=llm.model_name, max_model_len=llm.max_model_len),
+                ServedModels.of(llm.model_name, serve.served_model_name, llm.max_model_len),
                 write,
+                max_line_bytes=max_line_bytes,
                 max_in_engine=2 * num_ranks * args.scheduler.max_num_seqs,
                 chat_template=serve.chat_template,
                 trust_request_chat_template=serve.trust_request_chat_template,

@@ -39,7 +39,9 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, float |
     if request.logprobs is not None:
         given["logprobs"] = request.logprobs
         if request.echo:
-            given.setdefault("prompt_logprobs", request.logprobs)
+            # The engine computes what both ask for; the answer has of each what was asked.
+            wanted = (given.get("prompt_logprobs", request.logprobs), request.logprobs)
+            given["prompt_logprobs"] = -1 if -1 in wanted else max(wanted)
     return SamplingParams(**{"max_tokens": COMPLETION_MAX_TOKENS, **defaults, **given})
 
 
@@ -56,6 +58,8 @@ def chat_params(request: ChatCompletionRequest, defaults: Mapping[str, float | i
 def _given(request: GenerationRequest) -> dict[str, Any]:
     """What the request sets."""
     given = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
+    if request.stream:
+        given.pop("prompt_logprobs", None)
     if request.seed is not None:
         # Clients draw signed seeds; -1 means none, here as in vLLM.
         given["seed"] = request.seed % SEED_LIMIT if request.seed < -1 else request.seed

@@ -1,6 +1,7 @@
 """Where the server listens."""
 
 import errno
+import fcntl
 import ipaddress
 import logging
 import os
@@ -22,6 +23,7 @@ _logger = logging.getLogger("pelton.server")
 
 def bind_sockets(config: ServeConfig) -> list[socket.socket]:
     """Take the address or the path before anything is loaded, without listening yet; one socket for each address.
+    Closing that of a path removes its file.
 
     Warns if other machines can reach it and no key is needed. Raises ValueError if it cannot be taken, and for TLS
     files that are of no use.
@@ -39,7 +41,7 @@ def bind_sockets(config: ServeConfig) -> list[socket.socket]:
         for bound in sockets:
             bound.close()
         raise
-    if not config.api_key and not all(_is_loopback(bound.getsockname()[0]) for bound in sockets):
+    if not config.api_key and not are_loopback(sockets):
         _logger.warning(
             "Whoever can reach %s may use this server; set --api-key to let in only those who know it",
             ", ".join(server_urls(config, sockets)),
@@ -72,11 +74,12 @@ def server_urls(config: ServeConfig, sockets: Sequence[socket.socket]) -> list[s
     return urls
 
 
-def remove_unix_socket(config: ServeConfig) -> None:
-    """Remove the file of a Unix socket, which outlives the process."""
-    if config.uds is not None:
-        with suppress(FileNotFoundError):
-            os.unlink(config.uds)
+def are_loopback(sockets: Sequence[socket.socket]) -> bool:
+    """Whether all have addresses that only this machine's programs reach; Unix sockets have none."""
+    return all(
+        bound.family != socket.AF_UNIX and ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+        for bound in sockets
+    )
 
 
 def _resolve(host: str, port: int) -> list[tuple[int, tuple[str, ...]]]:
@@ -114,20 +117,73 @@ def _bind_problem(error: OSError, host: str, port: int) -> str:
     return f"the server cannot use port {port} of {host}: {error.strerror}"
 
 
+class _PathSocket(socket.socket):
+    """A Unix socket and the lock of its path, from before it is bound until it is closed. A socket that is bound but
+    does not listen yet looks to others like one whose server has ended."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError if the path cannot be used, ValueError if it is taken."""
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._lock: int | None = None
+        try:
+            self._lock = _locked(path)
+            _remove_stale(path)
+            self.bind(path)
+            self._identity = _identity(os.lstat(path))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        if self._lock is None:
+            return
+        with suppress(OSError):
+            if _identity(os.lstat(self._path)) == self._identity:
+                os.unlink(self._path)
+        with suppress(OSError):
+            os.unlink(_lock_path(self._path))
+        os.close(self._lock)
+        self._lock = None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _lock_path(path: str) -> str:
+    return path + ".lock"
+
+
+def _locked(path: str) -> int:
+    """The descriptor of a file that only one server at a time holds locked. Raises ValueError if another one does."""
+    while True:
+        lock = os.open(_lock_path(path), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(lock).st_size:
+                raise ValueError(f"uds is {shown(path)}, but {shown(_lock_path(path))} is a file; choose another path")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if _identity(os.stat(_lock_path(path))) == _identity(os.fstat(lock)):
+                    return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise ValueError(f"uds is {shown(path)}, which another server uses; choose another path") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # another server has removed it, with its own lock, just before it could be locked here
+
+
 def _bind_path(path: str) -> socket.socket:
     if len(os.fsencode(path)) > 107:
         raise ValueError(f"uds is {shown(path)}, which is longer than 107 bytes; choose a shorter path")
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(path)
-        bound.bind(path)
+        return _PathSocket(path)
     except OSError as error:
-        bound.close()
         raise ValueError(f"uds is {shown(path)}, which cannot be used: {error.strerror}; choose another path") from None
-    except ValueError:
-        bound.close()
-        raise
-    return bound
 
 
 def _remove_stale(path: str) -> None:
@@ -145,10 +201,6 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
     raise ValueError(f"uds is {shown(path)}, which another server uses; choose another path")
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _check_tls_files(config: ServeConfig) -> None:

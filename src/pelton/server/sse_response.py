@@ -62,7 +62,8 @@ class ClosableIterator(Protocol):
 class EventStreamResponse(Response):
     """Sends each item of an iterator at once, and closes the iterator at the end or when the client leaves.
 
-    Status and headers go out with the first item, so that an error before it can still have a status of its own.
+    Status and headers go out before the first item, so that clients and proxies see that the request was accepted while
+    it waits. What goes wrong from then on must be an item.
     """
 
     media_type = "text/event-stream"
@@ -82,15 +83,7 @@ class EventStreamResponse(Response):
             await self._events.aclose()
 
     async def _send_events(self, send: Send) -> None:
-        has_begun = False
-        async for event in self._events:
-            if not has_begun:
-                has_begun = True
-                await self._send_start(send)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        if not has_begun:
-            await self._send_start(send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send_start(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

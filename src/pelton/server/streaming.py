@@ -63,24 +63,34 @@ def closed_on_error(streams: Iterable[RequestStream]) -> Iterator[None]:
 
 
 async def collect(streams: Sequence[RequestStream]) -> list[RequestOutput]:
-    """The final outputs, in order. Raises APIError if a request failed; whatever happens, none is left running."""
-    outputs = []
+    """The final outputs, in order. Raises APIError as soon as a request fails; in any case, none is left running."""
+    tasks = [asyncio.create_task(_final_output(stream)) for stream in streams]
     try:
-        for stream in streams:
-            last: RequestOutput | None = None
-            async for output in stream:
-                last = output
-            if last is None:
-                raise APIError(503, "The request was cut off before it was answered; try again later.")
-            for choice in last.outputs:
-                check_choice(choice)
-            outputs.append(last)
+        return await asyncio.gather(*tasks)
     except Exception as error:
         # The request was fine when it was accepted, so even a ValueError is the server's.
         raise to_server_error(error) from error
     finally:
         close_all(streams)
-    return outputs
+        await _cancelled(tasks)
+
+
+async def _final_output(stream: RequestStream) -> RequestOutput:
+    last: RequestOutput | None = None
+    async for output in stream:
+        last = output
+    if last is None:
+        raise APIError(503, "The request was cut off before it was answered; try again later.")
+    for choice in last.outputs:
+        check_choice(choice)
+    return last
+
+
+async def _cancelled(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    """Once all of them have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def close_all(streams: Iterable[RequestStream]) -> None:
@@ -192,6 +202,4 @@ async def _merge(streams: Sequence[RequestStream]) -> AsyncGenerator[tuple[int, 
             else:
                 yield index, output
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled(tasks)

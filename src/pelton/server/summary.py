@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pelton.config.serving import ServeConfig
 from pelton.loader import Checkpoint
+from pelton.server.models import own_name
 
 if TYPE_CHECKING:
     from pelton.engine.async_llm import AsyncLLM
@@ -14,10 +15,10 @@ _FORMATS = {"gguf": "GGUF", "hf": "safetensors"}
 
 def startup_summary(llm: "AsyncLLM", checkpoint: Checkpoint, config: ServeConfig, urls: Sequence[str]) -> str:
     """Lines for standard error: what is served, how it is computed, and where."""
-    names = config.served_model_name or (llm.model_name,)
+    names = config.served_model_name or (own_name(llm.model_name),)
     lines = [
         f"Pelton serves {llm.model_name}"
-        + (f" as {', '.join(names)}" if config.served_model_name else "")
+        + (f" as {', '.join(names)}" if list(names) != [llm.model_name] else "")
         + f", contexts of up to {llm.max_model_len} tokens",
         *model_details(llm, checkpoint),
         f"Listening at {', '.join(urls)}",

@@ -1,6 +1,7 @@
 """Text to tokens and back."""
 
 import asyncio
+from collections.abc import Sequence
 
 from pelton.engine.async_llm import AsyncLLM
 from pelton.server.conversations import ConversationRenderer
@@ -35,20 +36,20 @@ class TokenHandler:
             token_ids = prompt["prompt_token_ids"]
         else:
             token_ids = await self._llm.encode(request.prompt or "", request.add_special_tokens is not False)
-        tokenizer = self._llm.tokenizer
-        return TokenizeResponse(
-            count=len(token_ids),
-            max_model_len=self._llm.max_model_len,
-            tokens=token_ids,
-            token_strs=[tokenizer.token_text(i) for i in token_ids] if request.return_token_strs else None,
+        texts = await asyncio.to_thread(self._texts, token_ids) if request.return_token_strs else None
+        # Without checks of each token, of which there may be very many.
+        return TokenizeResponse.model_construct(
+            count=len(token_ids), max_model_len=self._llm.max_model_len, tokens=token_ids, token_strs=texts
         )
+
+    def _texts(self, token_ids: Sequence[int]) -> list[str]:
+        return [self._llm.tokenizer.token_text(token_id) for token_id in token_ids]
 
     async def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
         """With special tokens, so that tokenizing gives the same. Raises as `tokenize` does."""
         self._models.check(request.model)
         tokenizer = self._llm.tokenizer
         num_tokens = max(tokenizer.vocab_size, self._llm.vocab_size)
-        for token_id in request.tokens:
-            if token_id >= num_tokens:
-                raise ValueError(f"tokens has {token_id}, which is outside the vocabulary (0 to {num_tokens - 1})")
+        if request.tokens and (highest := max(request.tokens)) >= num_tokens:
+            raise ValueError(f"tokens has {highest}, which is outside the vocabulary (0 to {num_tokens - 1})")
         return DetokenizeResponse(prompt=await asyncio.to_thread(tokenizer.decode, request.tokens, False))

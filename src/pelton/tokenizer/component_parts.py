@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-_INNER = ("processors", "pretokenizers")
+_INNER = ("processors", "pretokenizers", "normalizers")
 """What a sequence calls its parts, by the kind of component."""
 
 
 class Component(Protocol):
-    """A post-processor or pre-tokenizer of the library."""
+    """A post-processor, pre-tokenizer or normalizer of the library."""
 
     def __getstate__(self) -> Any: ...
 

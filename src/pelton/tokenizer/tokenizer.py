@@ -11,7 +11,6 @@ from pelton.checks import check_flag
 from pelton.error_text import shown
 from pelton.tokenizer.backend_errors import backend_errors
 from pelton.tokenizer.detokenizer import (
-    BYTE_ALPHABET,
     ByteLevelDetokenizer,
     IncrementalDetokenizer,
     TokenBytes,
@@ -20,6 +19,7 @@ from pelton.tokenizer.detokenizer import (
 )
 from pelton.tokenizer.messages import check_messages
 from pelton.tokenizer.template_text import MissingChatTemplateError, read_chat_template
+from pelton.tokenizer.token_bound import TokenBound, lost_bytes
 from pelton.tokenizer.word_forms import word_forms
 
 if TYPE_CHECKING:
@@ -90,8 +90,13 @@ class Tokenizer:
                 "which is not valid Unicode"
             ) from None
         with backend_errors("the tokenizer cannot encode this text"):
-            token_ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            # As a batch, for then the library lets other threads run meanwhile.
+            token_ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return self._surrounded(token_ids) if add_special_tokens else token_ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """`encode` gives at least so many: a bound that is known at once. 0 where nothing is known."""
+        return self._token_bound.fewest_tokens(text)
 
     def _surrounded(self, token_ids: list[int]) -> list[int]:
         prefix, suffix = self._prefix, self._suffix
@@ -237,6 +242,10 @@ class Tokenizer:
         return self._compiled(own)
 
     @cached_property
+    def _token_bound(self) -> TokenBound:
+        return TokenBound(self._backend)
+
+    @cached_property
     def _decoder_types(self) -> list[str]:
         """Kinds of the decoder's steps, in order."""
         decoder = self._backend.decoder
@@ -261,9 +270,7 @@ class Tokenizer:
     @cached_property
     def _lost_bytes(self) -> frozenset[int]:
         """Bytes that a byte-level vocabulary has no tokens for."""
-        return frozenset(
-            byte for letter, byte in BYTE_ALPHABET.items() if self._backend.token_to_id(chr(letter)) is None
-        )
+        return lost_bytes(self._backend)
 
     @cached_property
     def _visible_bytes(self) -> TokenBytes:
