@@ -124,6 +124,21 @@ def test_ranks_that_do_not_exist(address, rank, size):
         LockstepGroup(rank, size, address)
 
 
+def test_ranks_of_several_machines():
+    with pytest.raises(ValueError, match="models whose ranks step together must run on one machine"):
+        LockstepGroup(0, 2, "")
+
+
+def test_who_sends_very_much_is_disconnected(address):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.routing_id = b"\x01\x00"
+        dealer.connect(address)
+        dealer.send(b"x" * 1_000_000)
+        (error,) = run_ranks(address, 2, lambda group: group.any_unfinished(False), ranks=[0], timeout=0.5)
+    assert "did not take part" in str(error)
+
+
 def test_waves_of_one_rank():
     group = LockstepGroup(0, 1, "")
     loop = LockstepLoop(group)

@@ -9,7 +9,6 @@ from pelton.engine import metrics_collector
 from pelton.engine.metrics import merged
 from pelton.engine.metrics_collector import PATIENCE, MetricsCollector
 
-
 GONE = b"gone"
 IDLE = EngineStats(0, 0, 0, 0.0, 0, 0, 0, 0)
 

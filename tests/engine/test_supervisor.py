@@ -5,7 +5,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 import pytest
@@ -35,12 +34,13 @@ from pelton.core.control_messages import (
     NodeWelcome,
     Shutdown,
 )
-from pelton.engine import core_processes, supervisor
+from pelton.engine import control_socket, core_processes, supervisor
 from pelton.engine.control_socket import ControlSocket
 from pelton.engine.core_processes import MAX_RESTARTS, RESTART_WINDOW, CoreProcesses, RestartBudget
 from pelton.engine.supervisor import Supervisor
 from pelton.engine.topology import Endpoints, Topology
 from pelton.version import __version__
+from tests.support.fake_child import FakeChild, children, value
 from tests.support.http_client import wait_for
 
 MILLISECONDS = 60_000
@@ -48,51 +48,6 @@ PROBE = 1 << 20
 """A call for figures by which it is known that all before it has been heard."""
 ARGS = EngineArgs.create(model="m")
 INFO = CoreInfo(10, 16, 100, 4, "", needs_lockstep=False)
-
-
-class FakeChild:
-    """A process that ends when the test says so, or when it is killed."""
-
-    made: ClassVar[list["FakeChild"]] = []
-
-    def __init__(self, module, arguments, **options) -> None:
-        self.module = module
-        self.arguments = list(arguments)
-        self.pid = -1
-        self.end = "it runs"
-        self.has_ended = False
-        self._read, self._write = os.pipe()
-        FakeChild.made.append(self)
-
-    def fileno(self) -> int:
-        return self._read
-
-    def ends(self, how="signal SIGKILL") -> None:
-        if not self.has_ended:
-            self.end, self.has_ended = how, True
-            os.close(self._write)
-
-    kill = ends
-
-    def wait(self, timeout) -> bool:
-        return self.has_ended
-
-    def close(self) -> None:
-        self.ends()
-        if self._read >= 0:
-            os.close(self._read)
-            self._read = -1
-
-    destroy = close
-
-
-def children(module: str) -> list[FakeChild]:
-    """Those that run."""
-    return [child for child in FakeChild.made if child.module.endswith(module) and not child.has_ended]
-
-
-def value(child: FakeChild, flag: str) -> int:
-    return int(child.arguments[child.arguments.index(flag) + 1])
 
 
 class Peer:
@@ -320,13 +275,14 @@ def test_other_things_happen_while_a_restart_waits(monkeypatch):
         for rank in range(2):
             made.core(rank, 0, info)
         made.front_end()
-        processes = [core_process(rank, 0) for rank in range(2)]
-        for process in processes:
-            process.ends()
+        first, second = [core_process(rank, 0) for rank in range(2)]
+        second.ends_unnoticed()
+        first.ends()
         downs = [front_end.hear() for _ in range(2)]
         assert sorted((down.rank, down.is_final) for down in downs) == [(0, False), (1, False)]
         made.front_end()
         assert len([child for child in FakeChild.made if child.module.endswith("core_proc")]) == 2
+        assert [core.epoch for core in made.supervisor._cores.values()] == [1, 1], "they end together, and once"
 
 
 def test_ranks_in_lockstep_end_together():
@@ -438,12 +394,12 @@ def test_a_front_end_that_is_gone_is_not_asked():
         peer.say(MetricsReply(call.call_id, []))
         assert peer.hear() == MetricsReply(7, [])
         assert len(made.supervisor._front_ends) == 1
-        made.supervisor._front_ends[b"gone"] = 0
         made.core()
         made.front_end()
+        made.supervisor._front_ends[b"gone"] = 0
         core_process(0, 0).ends()
         assert isinstance(peer.hear(), CoreDown)
-        assert b"gone" not in made.supervisor._front_ends
+        wait_for(lambda: b"gone" not in made.supervisor._front_ends, "that it is forgotten")
 
 
 def test_addresses_that_cannot_be_bound():
@@ -458,18 +414,34 @@ def test_addresses_that_cannot_be_bound():
         ControlSocket(endpoints, topology)
 
 
-def test_much_can_be_sent_to_a_peer_that_does_not_read():
+def test_who_sends_very_much_is_disconnected(monkeypatch):
+    monkeypatch.setattr(control_socket, "_MAX_MESSAGE_SIZE", 10_000)
     with world() as made:
-        peer = made.front_end()
-        for _ in range(5000):
-            peer.say(MetricsCall(1))
-        made.core()
+        stranger = made.peer("stranger")
+        monitor = stranger.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        stranger.say(b"x" * 10_001)
+        assert monitor.poll(MILLISECONDS)
+        stranger.socket.disable_monitor()
         made.front_end()
-        core_process(0, 0).ends()
-        numbers = set()
-        while not isinstance(message := peer.hear(calls=True), CoreDown):
-            numbers.add(message.call_id)
-        assert len(numbers) >= 5000
+
+
+def test_much_can_be_sent_to_a_peer_that_does_not_read():
+    topology = Topology()
+    endpoints = Endpoints.make(topology)
+    control = ControlSocket(endpoints, topology)
+    context = zmq.Context()
+    try:
+        peer = Peer(context, endpoints.control, b"peer")
+        peer.say(NodeAlive())
+        assert control.socket.poll(MILLISECONDS)
+        assert list(control.messages()) == [(b"peer", NodeAlive())]
+        texts = [f"{index:10000}" for index in range(3000)]
+        assert all(control.send(b"peer", NodeRefused(text)) for text in texts)
+        assert [peer.hear().message for _ in texts] == texts
+    finally:
+        context.destroy(linger=0)
+        control.close()
+        endpoints.remove()
 
 
 def test_no_file_is_left_open():

@@ -63,7 +63,7 @@ def test_a_long_path_of_temporary_files(temporary, monkeypatch, name):
 
 def test_no_place_for_temporary_files(temporary, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "none"))
-    with pytest.raises(ValueError, match="there is no folder for the sockets of the engine's processes .*; set TMPDIR"):
+    with pytest.raises(ValueError, match=r"no folder for the sockets of the engine's processes .*; set TMPDIR"):
         Endpoints.make(Topology())
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from logging import getLogger
 
 from pelton.core.control_messages import CoreDown, CoreInfo
+from pelton.engine.errors import SEND_AGAIN
 
 logger = getLogger(__name__)
 
@@ -47,7 +48,7 @@ class CoreRecord:
         if self.own_words:
             self.failure = self.own_words
         elif self.was_ready:
-            self.failure = f"engine core {self.rank} ended unexpectedly ({end}); please send the request again"
+            self.failure = f"engine core {self.rank} ended unexpectedly ({end}){SEND_AGAIN}"
         else:
             self.failure = f"engine core {self.rank} ended before it was ready ({end})"
         if self.was_ready:

@@ -70,8 +70,8 @@ class Supervisor:
 
         Raises ValueError if addresses cannot be bound.
         """
+        self._args = args.to_plain()  # what cannot be sent is refused before anything is made
         self.endpoints = Endpoints.make(topology)
-        self._args = args.to_plain()
         self._topology = topology
         self._before_end = before_end
         self._front_end_seconds = front_end_seconds
