@@ -81,8 +81,8 @@ def human_integer(text: str) -> int:
 
 
 def auto_or_human_integer(text: str) -> int | None:
-    """`human_integer`, or None for `auto`."""
-    return None if text.strip() == "auto" else human_integer(text)
+    """`human_integer`, or None for `auto`, and for -1, which is vLLM's `auto`."""
+    return None if text.strip() in ("auto", "-1") else human_integer(text)
 
 
 def dtype_option(doc: str) -> str:

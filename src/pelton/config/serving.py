@@ -69,7 +69,9 @@ class ServeConfig:
         None, "Template to use instead of the model's, as a file or as text.", type=str, metavar="TEMPLATE"
     )
     trust_request_chat_template: bool = option(
-        False, "Let requests bring chat templates of their own. They run in a sandbox, but may take much time."
+        False,
+        "Let requests bring chat templates of their own. They run in a sandbox, but one expression may take any time "
+        "and memory, and hold up all requests: only for clients that you trust.",
     )
     root_path: str = option(
         "", "Path before all of the server's own, if a proxy serves it below one, such as /models.", metavar="PATH"

@@ -1,6 +1,7 @@
 """One line of JSON for each HTTP request."""
 
 import logging
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -8,6 +9,15 @@ import msgspec
 from starlette.types import Scope
 
 _logger = logging.getLogger("pelton.server.access")
+
+
+def start_access_log() -> None:
+    """Let lines go to standard error as they are, whatever other loggers put before theirs."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _logger.handlers = [handler]
+    _logger.propagate = False
+    _logger.setLevel(logging.INFO)
 
 
 def log_request(scope: Scope, request_id: str, status: int, started: float) -> None:

@@ -75,6 +75,7 @@ async def _serve(
     wait_for_all: bool,
 ) -> int:
     from pelton.server import runner
+    from pelton.server.access_log import start_access_log
     from pelton.server.app import create_app
     from pelton.server.sockets import are_loopback, server_urls
     from pelton.server.summary import startup_summary
@@ -97,9 +98,11 @@ async def _serve(
             return 0
 
         def say_ready() -> None:
-            if connections.addresses.index == 0:
+            if connections.addresses.index == 0 and wait_for_all:  # once, not after a restart
                 summary = startup_summary(llm, model.checkpoint, serve, server_urls(serve, sockets))
                 print(summary, file=sys.stderr)
 
+        if serve.log_requests:
+            start_access_log()
         app = create_app(llm, serve, is_local=are_loopback(sockets))
         return await runner.serve(app, serve, sockets, llm, stop=stop, on_ready=say_ready)

@@ -60,7 +60,13 @@ def _with_keys_of_file(serve: ServeConfig) -> ServeConfig:
     keys = [line.strip() for line in read_any_text(Path(path)).splitlines() if line.strip()]
     if not keys:
         raise ValueError(f"api_key_file is {shown(path)}, which has no key; write one into it, one a line")
-    return replace(serve, api_key=(*serve.api_key, *keys))
+    try:
+        return replace(serve, api_key=(*serve.api_key, *keys))
+    except ValueError:  # the keys beside it have been checked
+        raise ValueError(
+            f"api_key_file is {shown(path)}, which has a line that is no key; write one key a line, in printable ASCII "
+            "characters without spaces, and nothing else"
+        ) from None
 
 
 @contextmanager

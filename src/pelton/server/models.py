@@ -58,7 +58,9 @@ class ServedModels:
     def card(self, name: str) -> ModelCard:
         """Raises APIError for other names."""
         if name not in self._cards:
-            raise APIError(404, f"The model {shown(name)} does not exist.", param="model")
+            raise APIError(
+                404, f"The model {shown(name)} does not exist; /v1/models lists those that do.", param="model"
+            )
         return self._cards[name]
 
 

@@ -1,6 +1,7 @@
 """Runs the HTTP application until somebody ends it."""
 
 import asyncio
+import logging
 import signal
 import socket
 import ssl
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pelton.engine.async_llm import AsyncLLM
 
 _T = TypeVar("_T")
+_logger = logging.getLogger("pelton.server")
 
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection is kept: longer than usual proxies do (60 seconds), so that they are the ones to end it,
@@ -104,6 +106,12 @@ async def serve(
         if on_ready is not None and not serving.done():
             on_ready()
         await _until(stop.is_wanted, serving)
+        if llm.num_unfinished_requests and config.shutdown_timeout:
+            _logger.info(
+                "Ending: %d requests have %g seconds to finish; a second signal ends at once",
+                llm.num_unfinished_requests,
+                config.shutdown_timeout,
+            )
         server.should_exit = True
         await asyncio.shield(serving)
     finally:

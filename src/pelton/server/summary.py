@@ -33,9 +33,10 @@ def model_details(llm: "AsyncLLM", checkpoint: Checkpoint) -> list[str]:
     """Lines on how the model is computed."""
     infos = llm.core_infos
     cores = "" if len(infos) == 1 else f"{len(infos)} engine cores, each: "
+    each = "" if len(infos) == 1 else "each: "
     num_tokens = infos[0].num_blocks * infos[0].block_size
     return [
         f"Model: {checkpoint.config.architecture}, {_FORMATS[checkpoint.format]}, {checkpoint.num_bytes / 1e6:.4g} MB",
         f"Kernels: {cores}{infos[0].description}",
-        f"KV cache: {infos[0].num_blocks} blocks, {num_tokens} tokens",
+        f"KV cache: {each}{infos[0].num_blocks} blocks, {num_tokens} tokens",
     ]
