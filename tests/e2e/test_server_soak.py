@@ -105,7 +105,9 @@ def check_soak(served: Served, number: int) -> None:
         # a request with its answer has some 10 kB.
         grown = size - before[pid][0]
         assert grown < 3 << 20, f"process {pid} has {grown} bytes more"
-        assert (num_files, num_threads) == before[pid][1:]
+        assert num_files == before[pid][1]
+        # Pools begin their threads one by one, up to a few.
+        assert num_threads <= before[pid][2] + 8
     assert served.metric("request_success_total") > number * 0.9
     assert json.loads(served.get("/load")[1]) == {"server_load": 0}
     # All blocks are in the pool, whatever the prefix cache holds: the largest prompt there can be fits.

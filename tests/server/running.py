@@ -25,6 +25,7 @@ class IdleLLM:
         self.drain_began = asyncio.Event()
         self.drain_timeouts: list[float] = []
         self.num_shutdowns = 0
+        self.num_unfinished_requests = int(pending)
         self.ended = asyncio.Event()
 
     async def drain(self, timeout: float) -> bool:

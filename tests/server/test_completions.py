@@ -449,7 +449,9 @@ def test_a_shutdown_cuts_requests_off(stream) -> None:
 def test_other_models_are_not_here() -> None:
     async def check() -> None:
         llm = FakeAsyncLLM()
-        with pytest.raises(APIError, match=r"^The model 'gpt-4' does not exist\.$") as raised:
+        with pytest.raises(
+            APIError, match=r"^The model 'gpt-4' does not exist; /v1/models lists those that do\.$"
+        ) as raised:
             await complete(llm, prompt="a", model="gpt-4")
         assert (raised.value.status, raised.value.param) == (404, "model")
         assert not llm.calls

@@ -53,8 +53,8 @@ class CoreRecord:
             self.failure = f"engine core {self.rank} ended before it was ready ({end})"
         if self.was_ready:
             reason = f"{end}: {self.own_words}" if self.own_words else end
-            plan = "stays away" if self.is_final else "is started again"
-            logger.error("engine core %d has ended (%s), and %s", self.rank, reason, plan)
+            plan = " for good" if self.is_final else ", and is started again"
+            logger.error("engine core %d has ended (%s)%s", self.rank, reason, plan)
         self.identity, self.info, self.own_words = b"", None, ""
 
     @property

@@ -145,8 +145,8 @@ class Node:
     def _core_died(self, processes: CoreProcesses, rank: int, end: str) -> None:
         # What did not start at first would not start the next time.
         is_final = not (rank in self._were_ready and processes.may_restart(rank))
-        plan = "stays away" if is_final else "is started again"
-        logger.error("engine core %d has ended (%s), and %s", rank, end, plan)
+        plan = " for good" if is_final else ", and is started again"
+        logger.error("engine core %d has ended (%s)%s", rank, end, plan)
         self._tell(NodeCoreDied(rank, self._epochs[rank], end, is_final))
         if not is_final:
             self._epochs[rank] += 1

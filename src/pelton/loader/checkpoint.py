@@ -149,11 +149,11 @@ def open_checkpoint(model: str, revision: str | None = None, *, progress: bool =
 
     hub_id = parse_hub_id(model)
     if hub_id is None:
-        if model.endswith(".gguf") or path.is_absolute():
-            raise ValueError(f"there is no model {model!r}: there is nothing at this path")
+        is_path = model.endswith(".gguf") or path.is_absolute()
         raise ValueError(
-            f"there is no model {model!r}: give an alias ({', '.join(aliases)}), a GGUF file, a folder with "
-            "config.json, safetensors and tokenizer.json, or a hub id, which has the form organisation/name"
+            f"there is no model {model!r}: {'there is nothing at this path; ' if is_path else ''}give an alias "
+            f"({', '.join(aliases)}), a GGUF file, a folder with config.json, safetensors and tokenizer.json, or a hub "
+            "id, which has the form organisation/name"
         )
     if hub_id.quant is not None and os.path.exists(hub_id.repository):
         raise ValueError(
