@@ -24,7 +24,7 @@ from pelton.core.control_messages import (
     Shutdown,
     ToSupervisor,
 )
-from pelton.engine import core_processes, node
+from pelton.engine import core_processes, node, signals
 from pelton.engine.node import Node
 from pelton.engine.topology import Topology
 from pelton.version import __version__
@@ -101,7 +101,7 @@ class Running:
         self.handlers: list = []
         """For signals, in the order in which they were set; before it, nothing handled them."""
         played = SimpleNamespace(SIGINT=signal.SIGINT, SIGTERM=signal.SIGTERM, signal=self._set_handler)
-        monkeypatch.setattr(node, "signal", played)
+        monkeypatch.setattr(signals, "signal", played)
         port = int(address.rpartition(":")[2])
         self.node = Node(ARGS, Topology(num_ranks=3, num_local_ranks=2, start_rank=1, rpc_port=port))
         self.result: int | str | None = None

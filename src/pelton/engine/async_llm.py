@@ -18,8 +18,9 @@ from pelton.core.outputs import RequestOutput
 from pelton.engine.async_mp_client import AsyncMPClient, DPLBAsyncMPClient
 from pelton.engine.chat import render_chat
 from pelton.engine.core_connections import CoreConnections
+from pelton.engine.engine_front import EngineFront
 from pelton.engine.errors import EngineDeadError, QueueFullError
-from pelton.engine.input_processor import InputProcessor, Prompt, TokensPrompt
+from pelton.engine.input_processor import Prompt, TokensPrompt
 from pelton.engine.metrics import merged, metrics_of
 from pelton.engine.output_processor import OutputProcessor
 from pelton.engine.request_stream import RequestStream
@@ -38,7 +39,7 @@ _SLICE = 64
 _RETRY_SECONDS = 1
 
 
-class AsyncLLM:
+class AsyncLLM(EngineFront):
     """Input processor, client of the engine cores and output processor, for one event loop.
 
     Texts are tokenized and conversations rendered in threads. One task takes what the cores bring and hands it to the
@@ -59,11 +60,10 @@ class AsyncLLM:
         self.args = args
         self.model_name = args.model.model
         self.tokenizer = tokenizer
-        self.generation_defaults = dict(model.generation_defaults)
         self.core_infos: list[CoreInfo] = [core.info for core in client.connections.up if core.info is not None]
         """Of those that were ready at the start, by rank."""
         max_model_len = min(info.max_model_len for info in self.core_infos)
-        self._input_processor: InputProcessor = model.make_input_processor(tokenizer, max_model_len)
+        super().__init__(model.make_input_processor(tokenizer, max_model_len), model.generation_defaults)
         self._output_processor = OutputProcessor(tokenizer)
         self._client = client
         self._max_num_queued = max_num_queued_reqs
@@ -105,25 +105,6 @@ class AsyncLLM:
         except BaseException:
             client.shutdown()
             raise
-
-    @property
-    def eos_token_ids(self) -> Sequence[int]:
-        """Every token that ends a sequence or a turn."""
-        return self._input_processor.eos_token_ids
-
-    @property
-    def max_model_len(self) -> int:
-        """The longest request, prompt and output, in tokens."""
-        return self._input_processor.max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        """How many logits the model has; the tokenizer may know more tokens, or fewer."""
-        return self._input_processor.vocab_size
-
-    def default_sampling_params(self) -> SamplingParams:
-        """A new copy of what requests without parameters get: the model's defaults where it has some."""
-        return SamplingParams(**self.generation_defaults)  # type: ignore[arg-type]
 
     async def add_request(
         self,

@@ -6,7 +6,6 @@ It holds nothing that the cores do not tell it again, so it may die and start an
 import argparse
 import logging
 import math
-import signal
 import time
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,6 +16,7 @@ import zmq
 from pelton.core.dp_messages import CoreLoad, LoadsPublished, StartWave, WaveComplete
 from pelton.engine.load_reporter import REPEAT_INTERVAL
 from pelton.engine.parent_watch import watch_parent
+from pelton.engine.signals import ignore_ending_signals
 from pelton.error_text import message_of
 
 logger = logging.getLogger(__name__)
@@ -155,9 +155,7 @@ def main() -> NoReturn:
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe that ends when the parent does")
     parser.add_argument("--runtime-dir", help="folder to remove if the parent dies")
     arguments = parser.parse_args()
-    # A terminal's Ctrl-C and a service manager's end reach the whole group; the parent kills this when all has ended.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_ending_signals()
     if arguments.parent_fd is not None:
         watch_parent(arguments.parent_fd, arguments.runtime_dir)
     Coordinator(arguments.num_ranks, arguments.loads, arguments.to_front_ends, arguments.to_cores).run()

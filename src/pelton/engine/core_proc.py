@@ -6,7 +6,6 @@ import io
 import logging
 import os
 import pstats
-import signal
 import sys
 import time
 from collections import Counter
@@ -36,6 +35,7 @@ from pelton.engine.load_reporter import LoadReporter
 from pelton.engine.lockstep import LockstepGroup, LockstepLoop
 from pelton.engine.parent_watch import watch_parent
 from pelton.engine.served_model import ServedModel
+from pelton.engine.signals import ignore_ending_signals
 from pelton.error_text import described
 
 logger = logging.getLogger(__name__)
@@ -324,9 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--progress", action="store_true")
     options = parser.parse_args(arguments)
     watch_parent(options.parent_fd, options.runtime_dir)
-    # A terminal's Ctrl-C and a service manager's end reach the whole group; the parent decides when the core ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_ending_signals()
     logging.basicConfig(format=f"engine core {options.rank}: %(message)s")
     logging.getLogger("pelton").setLevel(options.log_level)
     if options.cpus and hasattr(os, "sched_setaffinity"):

@@ -1,6 +1,6 @@
 """The synchronous front of the engine: requests in, outputs out, one step at a time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -10,6 +10,7 @@ from pelton.core.messages import EngineStats
 from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
 from pelton.engine.core_client import InprocClient, SyncEngineCoreClient
+from pelton.engine.engine_front import EngineFront
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.output_processor import OutputProcessor
 from pelton.engine.served_model import ServedModel
@@ -19,7 +20,7 @@ from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
 
 
-class LLMEngine:
+class LLMEngine(EngineFront):
     """Input processor, engine-core client and output processor, wired up."""
 
     def __init__(
@@ -33,14 +34,12 @@ class LLMEngine:
         generation_defaults: Mapping[str, float | int] | None = None,
     ) -> None:
         """`model_name` labels the metrics."""
+        super().__init__(input_processor, generation_defaults or {})
         self.tokenizer = tokenizer
         self.model_name = model_name
-        self.generation_defaults = dict(generation_defaults or {})
-        """Sampling parameters that the model recommends, by their names; what is not here is as in `SamplingParams`."""
         self.stats: EngineStats | None = None
         """The core's state after the last step."""
         self._client = client
-        self._input_processor = input_processor
         self._output_processor = output_processor
         self._is_shut_down = False
 
@@ -75,25 +74,6 @@ class LLMEngine:
             model_name=args.model.model,
             generation_defaults=model.generation_defaults,
         )
-
-    @property
-    def eos_token_ids(self) -> Sequence[int]:
-        """Every token that ends a sequence or a turn."""
-        return self._input_processor.eos_token_ids
-
-    @property
-    def max_model_len(self) -> int:
-        """The longest request, prompt and output, in tokens."""
-        return self._input_processor.max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        """How many logits the model has; the tokenizer may know more tokens, or fewer."""
-        return self._input_processor.vocab_size
-
-    def default_sampling_params(self) -> SamplingParams:
-        """A new copy of what requests without parameters get: the model's defaults where it has some."""
-        return SamplingParams(**self.generation_defaults)  # type: ignore[arg-type]
 
     def next_request_id(self) -> str:
         """An id that no unfinished request has."""

@@ -1,11 +1,9 @@
 """Engine cores of a further node, which belong to the front ends of the first: `pelton serve --headless`."""
 
 import os
-import signal
 from collections import deque
 from logging import getLogger
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -25,6 +23,7 @@ from pelton.core.control_messages import (
 )
 from pelton.engine.core_processes import CoreProcesses
 from pelton.engine.node_registry import NODE_SILENCE
+from pelton.engine.signals import ending_signals_handled
 from pelton.engine.topology import Topology, private_folder
 from pelton.engine.wake_pipe import WakePipe
 from pelton.version import __version__
@@ -67,18 +66,15 @@ class Node:
 
         Raises ValueError if the first node refuses this one, or falls silent.
         """
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            with private_folder() as folder:
-                return self._run(folder)
+            with ending_signals_handled(lambda _: self._wake.wake()):
+                try:
+                    with private_folder() as folder:
+                        return self._run(folder)
+                finally:
+                    self._context.destroy(linger=1000)
         finally:
-            self._context.destroy(linger=1000)
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self._wake.close()
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._wake.wake()
 
     def _run(self, folder: str) -> int:
         ranks = self._topology.local_ranks

@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pelton.config.serving import ServeConfig
 from pelton.engine.core_connections import CoreConnections, report_start_failure
 from pelton.engine.errors import EngineDeadError
 from pelton.engine.parent_watch import watch_parent
+from pelton.engine.signals import ignore_ending_signals
 from pelton.server.front_end import FrontEndConfig, serve_front_end
 
 
@@ -23,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent-fd", type=int, required=True, help="pipe with the configuration")
     parser.add_argument("--runtime-dir", required=True, help="folder to remove when the parent ends")
     options = parser.parse_args(arguments)
-    # A terminal's Ctrl-C and a service manager's end reach the whole group; the parent decides when this ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_ending_signals()
     config = msgspec.msgpack.decode(_read_config(options.parent_fd), type=FrontEndConfig)
     watch_parent(options.parent_fd, options.runtime_dir)
     index = config.addresses.index

@@ -174,18 +174,15 @@ class _ChatChunks(ChunkEncoder):
     def __init__(self, answer: _Answer, streams: Sequence[RequestStream]) -> None:
         request = answer.request
         self._answer = answer
-        self._usage = UsageCounter(streams)
+        super().__init__(request, streams)
         self._prompt_token_ids = streams[0].prompt_token_ids
         self._begun: set[int] = set()
         """Choices whose first chunk has been made."""
         self._has_logprobs = bool(request.logprobs)
         self._has_token_ids = bool(request.return_token_ids)
-        options = request.stream_options
-        self._has_usage = options is not None and bool(options.include_usage)
-        self._has_usage_everywhere = options is not None and bool(options.continuous_usage_stats)
 
     def encode(self, prompt_index: int, output: RequestOutput) -> Iterator[bytes]:
-        self._usage.add(prompt_index, output)
+        self.usage.add(prompt_index, output)
         for choice in output.outputs:
             if choice.finish_reason is not None:
                 check_choice(choice)
@@ -202,8 +199,8 @@ class _ChatChunks(ChunkEncoder):
             yield self._event([chunk])
 
     def finish(self) -> Iterator[bytes]:
-        if self._has_usage:
-            yield self._event([], self._usage.usage)
+        if self.has_usage:
+            yield self._event([], is_last=True)
 
     def _beginning(self, index: int) -> Iterator[bytes]:
         """Whose message it is, and what is echoed."""
@@ -215,14 +212,12 @@ class _ChatChunks(ChunkEncoder):
     def _event(
         self,
         choices: list[_ChunkChoice],
-        usage: Usage | None = None,
+        *,
+        is_last: bool = False,
         prompt_token_ids: list[int] | UnsetType = UNSET,
     ) -> bytes:
         answer = self._answer
         chunk = _Chunk(answer.id, "chat.completion.chunk", answer.created, answer.model, choices)
         chunk.prompt_token_ids = prompt_token_ids
-        if self._has_usage_everywhere:
-            chunk.usage = self._usage.usage
-        elif self._has_usage:
-            chunk.usage = usage
+        chunk.usage = self.usage_of_chunk(is_last=is_last)
         return encode_event(chunk)

@@ -254,12 +254,9 @@ class _CompletionChunks(ChunkEncoder):
         request = answer.request
         self._answer = answer
         self._request = request
-        self._usage = UsageCounter(streams)
+        super().__init__(request, streams)
         self._prompts = [_Prompt(stream, answer.prompt_text(stream)) for stream in streams]
         self._has_echoed_logprobs = bool(request.echo) and request.logprobs is not None
-        options = request.stream_options
-        self._has_usage = options is not None and bool(options.include_usage)
-        self._has_usage_everywhere = options is not None and bool(options.continuous_usage_stats)
 
     def encode(self, prompt_index: int, output: RequestOutput) -> Iterator[bytes]:
         prompt = self._prompts[prompt_index]
@@ -273,13 +270,13 @@ class _CompletionChunks(ChunkEncoder):
             prompt.echoed = self._answer.echoed_logprobs(prompt.stream, prompt.text, output.prompt_logprobs)
             outputs, prompt.waiting = prompt.waiting, []
         for ready in outputs:
-            self._usage.add(prompt_index, ready)
+            self.usage.add(prompt_index, ready)
             for choice in ready.outputs:
                 yield self._event([self._choice(prompt_index, prompt, choice)])
 
     def finish(self) -> Iterator[bytes]:
-        if self._has_usage:
-            yield self._event([], self._usage.usage)
+        if self.has_usage:
+            yield self._event([], is_last=True)
 
     def _choice(self, prompt_index: int, prompt: _Prompt, choice: CompletionOutput) -> _ChunkChoice:
         """Raises APIError if the choice failed."""
@@ -307,11 +304,8 @@ class _CompletionChunks(ChunkEncoder):
                 chunk.prompt_token_ids = prompt.stream.prompt_token_ids
         return chunk
 
-    def _event(self, choices: list[_ChunkChoice], usage: Usage | None = None) -> bytes:
+    def _event(self, choices: list[_ChunkChoice], *, is_last: bool = False) -> bytes:
         answer = self._answer
         chunk = _Chunk(answer.id, "text_completion", answer.created, answer.model, choices)
-        if self._has_usage_everywhere:
-            chunk.usage = self._usage.usage
-        elif self._has_usage:
-            chunk.usage = usage
+        chunk.usage = self.usage_of_chunk(is_last=is_last)
         return encode_event(chunk)

@@ -1,18 +1,17 @@
 """`pelton serve`: which processes there are, and who waits for whom."""
 
-import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from pelton.config import EngineArgs
 from pelton.config.serving import ParallelConfig, ServeConfig
 from pelton.engine.child_process import ChildProcess
 from pelton.engine.node import Node
+from pelton.engine.signals import ending_signals_handled
 from pelton.engine.start import engine_processes
 from pelton.engine.supervisor import Supervisor
 from pelton.engine.topology import Endpoints, Topology
@@ -41,7 +40,7 @@ def run_server(args: EngineArgs, serve: ServeConfig, parallel: ParallelConfig) -
     if parallel.headless:
         return Node(args, topology).run()
     serve = _with_keys_of_file(serve)
-    with _ended_by_signals():
+    with ending_signals_handled(_end_at_once):
         sockets = bind_sockets(serve)
         try:
             if serve.api_server_count == 1:
@@ -69,19 +68,9 @@ def _with_keys_of_file(serve: ServeConfig) -> ServeConfig:
         ) from None
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and Ctrl-C end at once what only prepares to serve."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _end_at_once(signal_number: int) -> NoReturn:
+    """What only prepares to serve."""
+    raise SystemExit(0)
 
 
 def _serve_here(args: EngineArgs, serve: ServeConfig, topology: Topology, sockets: Sequence[socket.socket]) -> int:
@@ -121,16 +110,12 @@ def _serve_in_processes(
 
     signals: list[int] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
+    def stop(signal_number: int) -> None:
+        signals.append(signal_number)
         supervisor.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ending_signals_handled(stop):
         supervisor.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if supervisor.failure:
         raise ValueError(supervisor.failure)
     return 0 if len(signals) < 2 else 128 + signals[-1]

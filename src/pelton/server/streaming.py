@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pelton.core.outputs import RequestOutput
 from pelton.engine.async_llm import AsyncLLM
@@ -14,6 +15,7 @@ from pelton.engine.input_processor import Prompt
 from pelton.engine.request_stream import RequestStream
 from pelton.sampling_params import SamplingParams
 from pelton.server.errors import APIError, check_choice, to_server_error
+from pelton.server.protocol import GenerationRequest
 from pelton.server.responses import PromptTokensDetails, Usage
 
 MEDIA_TYPE = "text/event-stream"
@@ -125,6 +127,19 @@ class UsageCounter:
 
 class ChunkEncoder(ABC):
     """Makes events of outputs, for one stream."""
+
+    def __init__(self, request: GenerationRequest, streams: Sequence[RequestStream]) -> None:
+        options = request.stream_options
+        self.has_usage = options is not None and bool(options.include_usage)
+        """Whether a last chunk, without choices, tells it."""
+        self._has_usage_everywhere = options is not None and bool(options.continuous_usage_stats)
+        self.usage = UsageCounter(streams)
+
+    def usage_of_chunk(self, *, is_last: bool) -> Usage | UnsetType | None:
+        """What stands in a chunk, the last one or another; UNSET if chunks have no such entry."""
+        if self._has_usage_everywhere or (is_last and self.has_usage):
+            return self.usage.usage
+        return None if self.has_usage else UNSET
 
     @abstractmethod
     def encode(self, prompt_index: int, output: RequestOutput) -> Iterator[bytes]:
