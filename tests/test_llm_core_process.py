@@ -365,6 +365,13 @@ def generate(max_tokens):
 """
 
 
+def rest_of(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it still says until it ends: `communicate` would lose what came along with a line that was read."""
+    out, error = process.stdout.read(), process.stderr.read()
+    process.wait(SECONDS)
+    return out, error
+
+
 def the_core(process: subprocess.Popen[str]) -> tuple[dict[int, str], Path]:
     """Process and folder of what `MAKE` has made."""
     line = process.stdout.readline()
@@ -388,7 +395,7 @@ def test_the_core_ends_with_a_parent_that_forgot_to_shut_down():
     process = script(MAKE + GENERATE + "print(len(generate(5)))\n")
     try:
         core, folder = the_core(process)
-        out, error = process.communicate(timeout=SECONDS)
+        out, error = rest_of(process)
     finally:
         end(process)
     assert (process.returncode, out, error) == (0, "8\n", "")
@@ -416,7 +423,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_core_too_and_changes_nothing():
             assert process.stdout.readline() == "begin\n"
             time.sleep(0.05)  # into the call; wherever the signal falls, the end is the same
             os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=SECONDS)
+        out, error = rest_of(process)
     finally:
         end(process)
     assert (process.returncode, error) == (0, "")

@@ -1,0 +1,37 @@
+"""What came of one request of a benchmark over HTTP."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RequestResult:
+    """Times are seconds; `start_time` and `due_time` count from the start of the run."""
+
+    due_time: float
+    """When it was to be sent, by the arrivals that were drawn."""
+    start_time: float = 0.0
+    """When it was sent."""
+    ttft: float = 0.0
+    """From sending to the first event with a token."""
+    itls: list[float] = field(default_factory=list)
+    """Between one event with tokens and the next."""
+    e2el: float = 0.0
+    """From sending to the last event with a token."""
+    prompt_len: int = 0
+    """Tokens, as the server counts; the dataset's count where it does not."""
+    output_len: int = 0
+    """Tokens, as the server counts; see `counted_by` of the report where it does not."""
+    cached_len: int = 0
+    """Tokens of the prompt that came from the server's prefix cache."""
+    text: str = ""
+    error: str = ""
+    """Empty if the answer came whole."""
+
+    @property
+    def success(self) -> bool:
+        return not self.error
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per output token after the first; 0 where there is only one."""
+        return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else 0.0
