@@ -31,8 +31,8 @@ from typing import Any, TypeVar
 
 import uvloop
 from http_streams import Answer, Connection, RefusalError, completion, connect
+from peers.workloads import prompts
 from server_process import START_SECONDS, ServerProcess
-from workloads import prompts
 
 from pelton import LLM, SamplingParams
 from pelton.engine.llm_engine import LLMEngine

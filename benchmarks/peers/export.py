@@ -1,9 +1,10 @@
-"""Writes a GGUF file's tensors, dequantized to bfloat16, in the forms that peers read.
+"""Writes a GGUF file's tensors, dequantized to bfloat16, and its tokenizer, as vLLM and transformers read them.
 
     .venv/bin/python benchmarks/peers/export.py MODEL FOLDER
 
-MODEL is whatever Pelton takes that is a GGUF file. FOLDER gets config.json and model.safetensors (vLLM, transformers),
-and BF16.gguf (llama.cpp). Needs the extra `test`.
+MODEL is whatever Pelton takes that is a GGUF file. FOLDER gets config.json, generation_config.json (without an end of
+sequence: answers get as long as they may), model.safetensors, tokenizer.json and tokenizer_config.json. Needs the extra
+`test`.
 """
 
 import argparse
@@ -12,15 +13,16 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import requantize
+import tokenizers
 from safetensors.numpy import save_file
 
 from pelton.config import DecoderConfig
 from pelton.layers import Target
-from pelton.loader import open_checkpoint
+from pelton.loader import Checkpoint, open_checkpoint
 from pelton.loader.name_maps import WeightNames
 from pelton.models import create_model
 from pelton.ops.interpreter import NumpyBackend
+from pelton.tokenizer import load_tokenizer
 
 CLASSES = {"llama": ("LlamaForCausalLM", "llama"), "gemma3": ("Gemma3ForCausalLM", "gemma3_text")}
 
@@ -57,14 +59,8 @@ def hf_config(config: DecoderConfig) -> dict[str, object]:
     return fields
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args()
-    checkpoint = open_checkpoint(options.model)
+def save_weights(checkpoint: Checkpoint, path: Path) -> None:
     config = checkpoint.config
-    options.folder.mkdir(parents=True, exist_ok=True)
     own, foreign = WeightNames(config, "gguf"), WeightNames(config, "hf")
     tensors = {}
     for name in create_model(config, Target(NumpyBackend())).parameters():
@@ -72,9 +68,32 @@ def main() -> None:
         if foreign.is_minus_one(name):
             array = array - np.float32(1.0)
         tensors[foreign.foreign(name)] = array.astype(ml_dtypes.bfloat16)
-    save_file(tensors, options.folder / "model.safetensors", metadata={"format": "pt"})
-    (options.folder / "config.json").write_text(json.dumps(hf_config(config), indent=2))
-    requantize.copy(checkpoint.path, options.folder / "BF16.gguf", "BF16")
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def save_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    backend: tokenizers.Tokenizer = load_tokenizer(checkpoint)._backend
+    backend.save(str(folder / "tokenizer.json"))
+    end = backend.id_to_token(checkpoint.config.eos_token_ids[0])
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
+
+
+def export(checkpoint: Checkpoint, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(checkpoint, folder)
+    (folder / "config.json").write_text(json.dumps(hf_config(checkpoint.config), indent=2))
+    generation = {"eos_token_id": None, "pad_token_id": checkpoint.config.eos_token_ids[0]}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    save_weights(checkpoint, folder / "model.safetensors")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    export(open_checkpoint(options.model), options.folder)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,27 @@
 """OpenVINO GenAI on the CPU. The model is a GGUF file of a Llama or Qwen, in few of the format's types."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import openvino
 import openvino_genai
+from workloads import MOST_REQUESTS
 
 
 class OpenVINOEngine:
-    """Continuous batching with its own defaults, but for the tokens of a step: 256 of them slow prompts down."""
+    """Continuous batching.
 
-    def __init__(self, model: str, num_threads: int) -> None:
+    Settings: `max_num_batched_tokens`, and `properties` of the plugin, by their names.
+    """
+
+    def __init__(self, model: str, num_threads: int, settings: Mapping[str, Any]) -> None:
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.max_num_batched_tokens = 2048
         scheduler.cache_size = 2  # GiB
-        scheduler.enable_prefix_caching = False
-        properties = {"INFERENCE_NUM_THREADS": num_threads}
+        scheduler.max_num_seqs = MOST_REQUESTS
+        scheduler.enable_prefix_caching = True
+        scheduler.max_num_batched_tokens = settings["max_num_batched_tokens"]
+        properties = {"INFERENCE_NUM_THREADS": num_threads} | settings["properties"]
         self.pipeline = openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
 
     def prepare(self, num_requests: int, num_tokens: int) -> None:
@@ -27,5 +35,5 @@ class OpenVINOEngine:
         return [len(result.m_generation_ids[0]) for result in results]
 
 
-def create(model: str, num_threads: int) -> OpenVINOEngine:
-    return OpenVINOEngine(model, num_threads)
+def create(model: str, weight_format: str, num_threads: int, settings: Mapping[str, Any]) -> OpenVINOEngine:
+    return OpenVINOEngine(model, num_threads, settings)

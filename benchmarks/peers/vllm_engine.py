@@ -1,18 +1,26 @@
 """vLLM's CPU backend. The model is a folder with config.json and safetensors: export.py makes one of a GGUF file."""
 
-import os
+from collections.abc import Mapping
+from typing import Any
+
+from workloads import MOST_REQUESTS, MOST_TOKENS
+
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 
 
 class VLLMEngine:
-    def __init__(self, model: str) -> None:
+    """`settings` are arguments of its `LLM`. Threads and cache are set in the environment (engines.py)."""
+
+    def __init__(self, model: str, weight_format: str, settings: Mapping[str, Any]) -> None:
         from vllm import LLM
 
         self.llm = LLM(
             model=model,
-            dtype="bfloat16",
+            dtype=DTYPES[weight_format],
             skip_tokenizer_init=True,
-            enable_prefix_caching=False,
-            max_model_len=2048,
+            max_model_len=MOST_TOKENS,
+            max_num_seqs=MOST_REQUESTS,
+            **settings,
         )
 
     def prepare(self, num_requests: int, num_tokens: int) -> None:
@@ -26,8 +34,5 @@ class VLLMEngine:
         return [len(output.outputs[0].token_ids) for output in outputs]
 
 
-def create(model: str, num_threads: int) -> VLLMEngine:
-    cores = sorted(os.sched_getaffinity(0))[:num_threads]
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB
-    return VLLMEngine(model)
+def create(model: str, weight_format: str, num_threads: int, settings: Mapping[str, Any]) -> VLLMEngine:
+    return VLLMEngine(model, weight_format, settings)

@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -16,6 +17,7 @@
 #endif
 
 #include "ops/pack.h"
+#include "ops/probes.h"
 #include "runtime/clock.h"
 #include "runtime/program.h"
 
@@ -62,7 +64,7 @@ struct Packing final : pelton::Work {
 };
 
 // Steps that all threads enter before anyone leaves.
-struct Meetings final : pelton::Work {
+struct Meetings : pelton::Work {
   explicit Meetings(int num_threads) : num_threads(num_threads) {}
   const int num_threads;
   std::atomic<int64_t> num_arrived{0};
@@ -75,6 +77,40 @@ struct Meetings final : pelton::Work {
   }
   bool complete(int64_t) noexcept override { return true; }
 };
+
+// A step in which every thread does its part, all at once.
+template <class F>
+struct Together final : Meetings {
+  Together(int num_threads, F&& part) : Meetings(num_threads), part(std::forward<F>(part)) {}
+  F part;
+
+  void take_part(int thread, int64_t step) noexcept override {
+    Meetings::take_part(thread, step);
+    part(thread);
+  }
+};
+
+template <class F>
+void run_together(pelton::Replay* replay, F&& part) {
+  Together<F> together(replay->pool().size(), std::forward<F>(part));
+  replay->pool().run(1, together);
+}
+
+// All threads call `work(thread, number of the call)` for some time, which tells how much it has done. -> how much all
+// of them did per second.
+template <class F>
+double measure_rate(pelton::Replay* replay, int64_t duration_ns, F&& work) {
+  std::atomic<int64_t> amount{0};
+  const int64_t start = pelton::now_ns();
+  run_together(replay, [&](int thread) {
+    int64_t done = 0, num_calls = 0;
+    for (const int64_t end = pelton::now_ns() + duration_ns; pelton::now_ns() < end; ++num_calls) {
+      done += work(thread, num_calls);
+    }
+    amount.fetch_add(done);
+  });
+  return static_cast<double>(amount) / static_cast<double>(pelton::now_ns() - start) * 1e9;
+}
 
 #if defined(__x86_64__)
 // Whether the processor has AMX for bfloat16 and bytes, and the system lets this process use its registers from now on,
@@ -98,7 +134,7 @@ bool permits_amx() {
 
 // Changes whenever Python has to know: with this interface, the layouts of weights and caches, the meaning of
 // arguments.
-PELTON_API int32_t pelton_interface() { return 2; }
+PELTON_API int32_t pelton_interface() { return 3; }
 
 // Whether this processor can run an instruction-set level, and the system lets it: asking for amx requests permission.
 // Ask the portable library.
@@ -189,4 +225,32 @@ PELTON_API double pelton_barrier_ns(pelton::Replay* replay) {
     best = std::min(best, static_cast<double>(pelton::now_ns() - start) / kMeetings);
   }
   return best;
+}
+
+// Multiplications and additions per second of all threads, in the inner products of a format; see probes.h. Negative if
+// another call is under way.
+PELTON_API double pelton_multiply_rate(pelton::Replay* replay, int32_t format, int64_t duration_ns) {
+  const Call call(replay);
+  if (!call.is_first()) return -1.0;
+  return measure_rate(replay, duration_ns,
+                      [&](int, int64_t) { return pelton::multiply_repeatedly(pelton::DType(format)).num_operations; });
+}
+
+// Bytes per second that all threads read, each its own part of the memory, over and over. Before that each thread
+// writes its part, which then lies near it. Of the memory, whole blocks of pelton::kReadBlock bytes are used. Negative
+// if another call is under way.
+PELTON_API double pelton_read_rate(pelton::Replay* replay, std::byte* data, int64_t num_bytes, int64_t duration_ns) {
+  const Call call(replay);
+  if (!call.is_first()) return -1.0;
+  const auto first_block = [&](int thread) { return num_bytes / pelton::kReadBlock * thread / replay->pool().size(); };
+  run_together(replay, [&](int thread) {
+    const int64_t first = first_block(thread), last = first_block(thread + 1);
+    std::memset(data + first * pelton::kReadBlock, 1, static_cast<size_t>((last - first) * pelton::kReadBlock));
+  });
+  return measure_rate(replay, duration_ns, [&](int thread, int64_t num_calls) -> int64_t {
+    const int64_t first = first_block(thread), num_blocks = first_block(thread + 1) - first;
+    if (num_blocks == 0) return 0;
+    pelton::read_block(data + (first + num_calls % num_blocks) * pelton::kReadBlock);
+    return pelton::kReadBlock;
+  });
 }

@@ -20,4 +20,9 @@ def native_libraries() -> Path | None:
     return Path(folder) if folder else None
 
 
-ENVIRONMENT_VARIABLES = ("PELTON_CPU_ISA", "PELTON_NATIVE_LIBRARIES", "PELTON_STRICT_INVARIANTS")
+def openai_api_key() -> str | None:
+    """`OPENAI_API_KEY`: what `pelton bench serve` shows the server it measures, as OpenAI's own client does."""
+    return os.environ.get("OPENAI_API_KEY") or None
+
+
+ENVIRONMENT_VARIABLES = ("OPENAI_API_KEY", "PELTON_CPU_ISA", "PELTON_NATIVE_LIBRARIES", "PELTON_STRICT_INVARIANTS")

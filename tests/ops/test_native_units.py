@@ -57,6 +57,18 @@ def test_vectors(level: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("level", NEEDED)
+def test_probes(level: str, tmp_path: Path) -> None:
+    """They do as many products as they say, and read every word."""
+    compile_and_run(level, "probes_test.cpp", tmp_path)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_emulated_probes(tmp_path: Path) -> None:
+    compile_and_run("amx", "probes_test.cpp", tmp_path, "-DPELTON_EMULATED_AMX", needs="avx512")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_attention_by_dot_and_by_fma(tmp_path: Path) -> None:
     compile_and_run("avx512", "attention_test.cpp", tmp_path)
 

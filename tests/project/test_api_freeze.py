@@ -6,7 +6,7 @@ from importlib import import_module
 from inspect import signature
 
 import pelton
-from pelton.cli import main
+from pelton.cli import bench, main
 from pelton.config import EngineArgs
 from pelton.core.metrics import Counter, Gauge, Histogram
 from pelton.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -167,14 +167,131 @@ RUN_BATCH_FLAGS = {
     "-dp",
 }
 
+DATASET_FLAGS = {
+    "--dataset-name",
+    "--dataset-path",
+    "--num-prompts",
+    "--seed",
+    "--no-oversample",
+    "--random-input-len",
+    "--random-output-len",
+    "--random-range-ratio",
+    "--random-prefix-len",
+    "--prefix-repetition-prefix-len",
+    "--prefix-repetition-suffix-len",
+    "--prefix-repetition-num-prefixes",
+    "--prefix-repetition-output-len",
+    "--sharegpt-output-len",
+    "--custom-output-len",
+    "--builtin-output-len",
+    "--input-len",
+    "--output-len",
+}
+
+BENCH_SERVE_FLAGS = {
+    "--backend",
+    "--base-url",
+    "--host",
+    "--port",
+    "--endpoint",
+    "--model",
+    "--served-model-name",
+    "--tokenizer",
+    "--header",
+    "--request-rate",
+    "--burstiness",
+    "--max-concurrency",
+    "--ramp-up-strategy",
+    "--ramp-up-start-rps",
+    "--ramp-up-end-rps",
+    "--num-warmups",
+    "--ready-check-timeout-sec",
+    "--ignore-eos",
+    "--no-ignore-eos",
+    "--temperature",
+    "--top-p",
+    "--top-k",
+    "--min-p",
+    "--extra-body",
+    "--percentile-metrics",
+    "--metric-percentiles",
+    "--goodput",
+    "--stop-when",
+    "--request-timeout",
+    "--max-seconds",
+    "--save-result",
+    "--save-detailed",
+    "--append-result",
+    "--result-dir",
+    "--result-filename",
+    "--metadata",
+    "--label",
+    "--plot",
+    "--disable-tqdm",
+}
+
+TUNE_FLAGS = {
+    "--slo",
+    "--maximize",
+    "--minimize",
+    "--request-rate",
+    "--max-concurrency",
+    "--backend",
+    "--ignore-eos",
+    "--no-ignore-eos",
+    "--num-warmups",
+    "--search",
+    "--trials",
+    "--max-minutes",
+    "--confirm-rounds",
+    "--output-dir",
+    "--plot",
+}
+
 COMMANDS = {
     "generate": {"--file", "--chat", "--system", "--chat-template", "--jsonl", "--output"} | SAMPLING_FLAGS,
     "chat": {"--system", "--chat-template", "--verbose"} | SAMPLING_FLAGS - NOT_IN_CHAT,
     "serve": SERVE_FLAGS,
     "run-batch": RUN_BATCH_FLAGS,
     "models": {"--revision", "--show-program", "--dtype", "--quantization"},
+    "bench": set(),
+    "tune": TUNE_FLAGS | DATASET_FLAGS,
 }
 """Commands, and their flags besides --help and those of the engine."""
+WITHOUT_THE_ENGINE = {"models", "bench", "tune"}
+
+BENCHMARKS = {
+    "latency": {
+        "--input-tokens",
+        "--input-len",
+        "--output-tokens",
+        "--output-len",
+        "--batch-size",
+        "--n",
+        "--num-iters-warmup",
+        "--num-iters",
+        "--seed",
+        "--disable-detokenize",
+        "--output-json",
+    },
+    "throughput": {"--n", "--num-warmups", "--disable-detokenize", "--output-json"} | DATASET_FLAGS,
+    "serve": BENCH_SERVE_FLAGS | DATASET_FLAGS,
+    "roofline": {
+        "--batch-sizes",
+        "--context",
+        "--seconds",
+        "--output-json",
+        "--plot",
+        "--model",
+        "--revision",
+        "--dtype",
+        "--quantization",
+        "--block-size",
+        "--kv-cache-dtype",
+        "--num-threads",
+    },
+}
+"""What `pelton bench` measures, and its flags besides --help and, in the first two, those of the engine."""
 
 ENGINE_ARGUMENTS = [
     "model",
@@ -231,16 +348,29 @@ def test_output_fields() -> None:
         assert " ".join(field.name for field in fields(kind)) == names, kind
 
 
+def flags_of(module: str) -> set[str]:
+    actions = import_module(module).make_parser()._actions
+    return {flag for action in actions for flag in action.option_strings} - {"-h", "--help"}
+
+
+def flags_of_the_engine() -> set[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    EngineArgs.add_cli_args(parser)
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
 def test_commands() -> None:
     assert main.COMMANDS.keys() == COMMANDS.keys()
-    engine = argparse.ArgumentParser(add_help=False)
-    EngineArgs.add_cli_args(engine)
-    of_the_engine = {flag for action in engine._actions for flag in action.option_strings}
     for name, (module, _) in main.COMMANDS.items():
-        actions = import_module(module).make_parser()._actions
-        flags = {flag for action in actions for flag in action.option_strings} - {"-h", "--help"}
-        expected = COMMANDS[name] if name == "models" else COMMANDS[name] | of_the_engine
-        assert flags == expected, name
+        engine = set() if name in WITHOUT_THE_ENGINE else flags_of_the_engine()
+        assert flags_of(module) == COMMANDS[name] | engine, name
+
+
+def test_benchmarks() -> None:
+    assert bench.BENCHMARKS.keys() == BENCHMARKS.keys()
+    for name, (module, _) in bench.BENCHMARKS.items():
+        engine = flags_of_the_engine() if name in ("latency", "throughput") else set()
+        assert flags_of(module) == BENCHMARKS[name] | engine, name
 
 
 def test_the_base_of_logits_processors() -> None:
@@ -249,8 +379,5 @@ def test_the_base_of_logits_processors() -> None:
 
 
 def test_every_engine_argument_is_a_flag() -> None:
-    parser = argparse.ArgumentParser(add_help=False)
-    EngineArgs.add_cli_args(parser)
-    flags = {flag for action in parser._actions for flag in action.option_strings}
     expected = {"--" + name.replace("_", "-") for name in ENGINE_ARGUMENTS}
-    assert flags == expected | {"--no-enable-prefix-caching", "--no-enforce-eager", "--no-check-nan"}
+    assert flags_of_the_engine() == expected | {"--no-enable-prefix-caching", "--no-enforce-eager", "--no-check-nan"}

@@ -28,6 +28,20 @@ def test_start() -> None:
     assert row["resident_mb"] > 10
 
 
+def test_forward() -> None:
+    command = [sys.executable, "benchmarks/forward.py", "--model", tiny_llama(), "--seconds", "0.01"]
+    command += ["--cells", "decode:2:20", "prefill:30", "--threads", "1", "--top-p", "0.9"]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert (report["benchmark"], report["model"], report["top_p"]) == ("forward", tiny_llama(), 0.9)
+    assert [row["cell"] for row in report["cells"]] == ["decode:2:20", "prefill:30"]
+    for row, num_tokens in zip(report["cells"], (2, 30), strict=True):
+        assert row["steps"] >= 3
+        assert 0 < row["best_ms"] <= row["median_ms"]
+        assert row["tokens_per_s"] == pytest.approx(1e3 * num_tokens / row["median_ms"], rel=0.01)
+
+
 def test_step_overhead() -> None:
     command = [sys.executable, "benchmarks/step_overhead.py", "--steps", "2", "--requests", "1", "4"]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

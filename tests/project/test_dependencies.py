@@ -34,7 +34,7 @@ DIRECT_DEPENDENCIES = {
     "uvicorn",
     "uvloop",
 }
-ENVIRONMENT_VARIABLES = ("PELTON_CPU_ISA", "PELTON_NATIVE_LIBRARIES", "PELTON_STRICT_INVARIANTS")
+ENVIRONMENT_VARIABLES = ("OPENAI_API_KEY", "PELTON_CPU_ISA", "PELTON_NATIVE_LIBRARIES", "PELTON_STRICT_INVARIANTS")
 TEST_ONLY = {"gguf", "litellm", "openai", "schemathesis", "sentencepiece", "tiktoken", "torch", "transformers"}
 
 # Measured with Python 3.11 on x86-64 Linux: 34 distributions, 152 MB (docs/dependencies.md).

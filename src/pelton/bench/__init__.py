@@ -1,1 +1,1 @@
-"""Measures the engine in this process, and any server with OpenAI's interface; how far the machine is from its limits."""
+"""Measures the engine, any server with OpenAI's interface, and how far from its limits the machine is."""

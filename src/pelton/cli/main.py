@@ -19,6 +19,8 @@ COMMANDS = {
     "serve": ("pelton.cli.serve", "answer requests over HTTP"),
     "run-batch": ("pelton.cli.run_batch", "answer the requests of a file"),
     "models": ("pelton.cli.models", "list models, or describe one"),
+    "bench": ("pelton.cli.bench", "measure the engine, a server, or the machine"),
+    "tune": ("pelton.cli.tune", "find the settings of a server that serve a workload best"),
 }
 """Command: (module with `make_parser` and `run`, what it does). Loaded when used, so that help is quick."""
 

@@ -41,6 +41,11 @@ class SyncEngineCoreClient(EngineCoreClient):
         Raises ValueError if it cannot start.
         """
 
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Kernels, weights and threads of the core, once it is ready; for people."""
+
     @abstractmethod
     def get_outputs(self) -> EngineCoreOutputs:
         """The outputs of the next step."""
@@ -58,6 +63,10 @@ class InprocClient(SyncEngineCoreClient):
 
     def wait_until_ready(self) -> int:
         return self._core.max_model_len
+
+    @property
+    def description(self) -> str:
+        return self._core.description
 
     def add_request(self, request: EngineCoreRequest) -> None:
         self._core.add_request(request)

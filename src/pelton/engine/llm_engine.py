@@ -139,6 +139,11 @@ class LLMEngine(EngineFront):
         return [request.make_output() for request in processed.changed]
 
     @property
+    def description(self) -> str:
+        """Kernels, weights and threads, for people."""
+        return self._client.description
+
+    @property
     def num_unfinished_requests(self) -> int:
         return len(self._output_processor)
 

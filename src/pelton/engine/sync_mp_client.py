@@ -21,6 +21,7 @@ class SyncMPClient(SyncEngineCoreClient):
         self._supervisor = Supervisor(args, topology, progress=progress)
         self._connections = CoreConnections(self._supervisor.endpoints.front_end(0, topology))
         self._supervisor.start()
+        self._description = ""
         self._num_calls = 0
         self._answered: set[int] = set()
         """Ids of calls that the core has answered."""
@@ -36,7 +37,12 @@ class SyncMPClient(SyncEngineCoreClient):
             self._take_all()
         info = connections.up[0].info
         assert info is not None
+        self._description = info.description
         return info.max_model_len
+
+    @property
+    def description(self) -> str:
+        return self._description
 
     def add_request(self, request: EngineCoreRequest) -> None:
         if request.request_id in self._connections.in_flight:

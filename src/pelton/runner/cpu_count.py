@@ -17,7 +17,7 @@ def available_cores(root: Path = Path("/"), cpus: Collection[int] | None = None)
     `cpus`: those that the process may run on, by default. Reads the processor's topology and the CPU controllers of
     cgroup v2 and v1 below `root`.
     """
-    cores = {_hardware_threads(root, cpu) for cpu in (_usable_cpus() if cpus is None else cpus)}
+    cores = {_hardware_threads(root, cpu) for cpu in (usable_cpus() if cpus is None else cpus)}
     quotas = [_quota(group) for group in control_groups(root, "cpu")]
     return max(1, min([len(cores), *(int(quota) for quota in quotas if quota is not None)]))
 
@@ -29,7 +29,7 @@ def divide_cpus(num_parts: int, root: Path = Path("/"), cpus: Collection[int] | 
     `cpus` and `root` are as for `available_cores`.
     """
     cores: dict[str, list[int]] = {}
-    for cpu in sorted(_usable_cpus() if cpus is None else cpus):
+    for cpu in sorted(usable_cpus() if cpus is None else cpus):
         cores.setdefault(_hardware_threads(root, cpu), []).append(cpu)
     groups = list(cores.values())
     if num_parts >= len(groups):
@@ -38,7 +38,7 @@ def divide_cpus(num_parts: int, root: Path = Path("/"), cpus: Collection[int] | 
     return [[cpu for group in groups[start:end] for cpu in group] for start, end in pairwise(bounds)]
 
 
-def _usable_cpus() -> Collection[int]:
+def usable_cpus() -> Collection[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)

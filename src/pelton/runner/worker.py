@@ -9,6 +9,7 @@ from pelton.core.messages import ModelRunnerOutput, SchedulerOutput
 from pelton.loader import Checkpoint, load_weights
 from pelton.loader.weights import formats_by_size
 from pelton.models import Model, create_model
+from pelton.ops.backend import Backend
 from pelton.runner.execution import choose_target, quantization_text, start_backend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import InputBatch
@@ -54,6 +55,14 @@ class CPUWorker:
         except MemoryError as error:
             raise ValueError(f"the memory does not suffice for the weights of {checkpoint.path} ({error})") from None
         return model
+
+    @property
+    def backend(self) -> Backend:
+        return self._backend
+
+    @property
+    def model(self) -> Model:
+        return self._model
 
     def describe(self) -> str:
         return self._description

@@ -69,6 +69,12 @@ class Tokenizer:
         """Tokens, added ones included. A model may have more rows than that."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def text_token_ids(self) -> list[int]:
+        """Ids of the tokens that texts are made of, ascending: neither special nor otherwise added ones."""
+        added = self._backend.get_added_tokens_decoder()
+        return sorted(set(self._backend.get_vocab(with_added_tokens=False).values()).difference(added))
+
     def special_token_id(self, role: str) -> int | None:
         """The id of a special token by its role, such as `eos_token`; None if there is none."""
         token = self._special_tokens.get(role)

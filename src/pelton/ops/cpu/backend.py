@@ -11,7 +11,7 @@ import numpy as np
 from pelton.ops.arrays import AnyArray, Float32
 from pelton.ops.backend import Backend, CompiledProgram, Run, Tile
 from pelton.ops.buffers import check_no_nan
-from pelton.ops.cpu.library import BUSY, Library, PanelPlace, RunSpec, SourceRows
+from pelton.ops.cpu.library import BUSY, READ_BLOCK, Library, PanelPlace, RunSpec, SourceRows
 from pelton.ops.cpu.memory import HUGE_PAGE, WeightMemory, map_huge
 from pelton.ops.cpu.program import NativeProgram, Segment, run_array
 from pelton.ops.dims import Dim
@@ -38,6 +38,8 @@ class CPUBackend(Backend):
     def __init__(self, library: Library, num_threads: int, *, eager: bool = False, check_nan: bool = False) -> None:
         """Raises OSError if so many threads cannot be started."""
         self.name = f"cpu {library.level}, {num_threads} thread{'s' if num_threads > 1 else ''}"
+        self.level = library.level
+        self.num_threads = num_threads
         self._library = library
         self._is_eager = eager or check_nan
         self._check_nan = check_nan
@@ -129,6 +131,18 @@ class CPUBackend(Backend):
         """How long the threads take to wait for each other: a tag for figures, for it tells how far apart their cores
         are, and virtual machines move them."""
         return self._library.barrier_ns(self._open())
+
+    def multiply_rate(self, weight_format: str, seconds: float) -> float:
+        """Multiplications and additions per second that the threads can do, measured for so long: in the inner products
+        of a format, by the instructions of this level, without waiting for memory."""
+        return self._library.multiply_rate(self._open(), weight_format, seconds)
+
+    def read_rate(self, num_bytes: int, seconds: float) -> float:
+        """Bytes per second that the threads can read, measured for so long: again and again so many bytes, rounded up
+        to whole blocks for each thread. Raises MemoryError where there is not so much memory."""
+        size = self.num_threads * READ_BLOCK
+        memory = map_huge(-(-num_bytes // size) * size)
+        return self._library.read_rate(self._open(), memory.ctypes.data, len(memory), seconds)
 
     def close(self) -> None:
         if os.getpid() != self._process_id:

@@ -11,8 +11,11 @@ from pelton.ops.quantize import TOO_LARGE_FOR_INT4
 LEVELS = ("portable", "avx2", "avx512", "amx")
 """Instruction-set levels, the best last."""
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the C interface; one more with every change to it, here and in native/runtime/api.cpp."""
+
+READ_BLOCK = 16384
+"""Bytes: `pelton::kReadBlock`."""
 
 _FOLDER = Path(__file__).with_name("lib")
 _MESSAGE_BYTES = 512
@@ -119,6 +122,10 @@ class Library:
         functions.pelton_is_busy.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.argtypes = (c_void_p,)
         functions.pelton_barrier_ns.restype = c_double
+        functions.pelton_multiply_rate.argtypes = (c_void_p, c_int32, c_int64)
+        functions.pelton_multiply_rate.restype = c_double
+        functions.pelton_read_rate.argtypes = (c_void_p, c_void_p, c_int64, c_int64)
+        functions.pelton_read_rate.restype = c_double
         functions.pelton_replay_destroy.restype = functions.pelton_program_destroy.restype = None
 
     def supports(self, level: str) -> bool:
@@ -153,10 +160,17 @@ class Library:
             raise RuntimeError(message.value.decode())
 
     def barrier_ns(self, replay: int) -> float:
-        latency = float(self._functions.pelton_barrier_ns(replay))
-        if latency < 0:
-            raise RuntimeError(BUSY)
-        return latency
+        return _measured(self._functions.pelton_barrier_ns(replay))
+
+    def multiply_rate(self, replay: int, weight_format: str, seconds: float) -> float:
+        """Multiplications and additions per second that all threads do, for so long, of the kind that a format's
+        products are (native/ops/probes.h): what arithmetic alone can do at best."""
+        number = FORMAT_NUMBERS[weight_format]
+        return _measured(self._functions.pelton_multiply_rate(replay, number, round(seconds * 1e9)))
+
+    def read_rate(self, replay: int, address: int, num_bytes: int, seconds: float) -> float:
+        """Bytes per second that all threads read, for so long, each a part of this memory, which is overwritten."""
+        return _measured(self._functions.pelton_read_rate(replay, address, num_bytes, round(seconds * 1e9)))
 
     def check_idle(self, replay: int) -> None:
         """Raise RuntimeError while another thread's call is under way."""
@@ -175,6 +189,12 @@ class Library:
             raise ValueError(_MISFITS[weight_format])
         if error:
             raise RuntimeError(BUSY)
+
+
+def _measured(figure: float) -> float:
+    if figure < 0:
+        raise RuntimeError(BUSY)
+    return figure
 
 
 @cache
