@@ -11,6 +11,7 @@ from pelton.bench.bounds import Bound, LatencyMetric, parse_bound, percentile_ke
         ("mean_tpot_ms>=20", Bound("mean_tpot_ms", ">=", 20.0)),
         ("output_throughput>100", Bound("output_throughput", ">", 100.0)),
         ("failed>0", Bound("failed", ">", 0.0)),
+        ("p50_ttft_ms<1234567.875", Bound("p50_ttft_ms", "<", 1234567.875)),
     ],
 )
 def test_bounds_are_read(text, expected):

@@ -254,7 +254,7 @@ def test_it_does_not_stop_where_the_bound_is_met():
 def test_the_time_of_the_run_is_bounded():
     with EventServer(tokens(first=60.0)) as server:
         result, _ = bench(server, request_rate=5.0, max_seconds=0.5)
-    assert 0.5 <= result["duration"] < 60.0
+    assert 0.49 < result["duration"] < 60.0, "uvloop's timers count whole milliseconds"
     assert (result["completed"], result["failed"], result["cancelled"]) == (0, 12, 0)
     assert result["failures"][0]["kind"] == "max_seconds"
 

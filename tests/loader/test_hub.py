@@ -16,7 +16,7 @@ from huggingface_hub.utils import _detect_agent, _http
 from transformers import LlamaForCausalLM
 
 from pelton import __version__
-from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from pelton.loader import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint, open_for_texts
 from pelton.loader.hf.hub import HubId, parse_hub_id
 from tests.support.fake_hub import FakeHub, Repository, Request
 from tests.support.tiny_llama import tiny_llama
@@ -133,6 +133,23 @@ def test_only_what_is_needed_is_fetched(hub: FakeHub, tiny_model: LlamaForCausal
     assert checkpoint.path.is_relative_to(constants.HF_HUB_CACHE)
     assert checkpoint.name == NAME
     assert checkpoint.num_bytes == (tiny_folder / "model.safetensors").stat().st_size
+
+
+def test_texts_come_without_weights(hub: FakeHub, tiny_folder: Path, make_gguf: Callable[..., Path]) -> None:
+    (tiny_folder / "tokenizer.json").write_text("{}")
+    hub.add(NAME, tiny_folder)
+    folder = open_for_texts(NAME)
+    assert isinstance(folder, Path)
+    assert (folder / "tokenizer.json").read_text() == "{}"
+    assert "tokenizer.json" in hub.downloads()
+    assert "model.safetensors" not in hub.downloads()
+    assert open_for_texts(str(tiny_folder)) == tiny_folder
+    file = make_gguf()
+    hub.add("org/gguf", {"model-Q8_0.gguf": file.read_bytes()})
+    for name in ("org/gguf", "org/gguf:Q8_0", str(file)):
+        assert isinstance(open_for_texts(name), GGUFCheckpoint)
+    with pytest.raises(ValueError, match=r"there is no model .* hub id, which has the form organisation/name"):
+        open_for_texts("nothing")
 
 
 def test_a_second_time_nothing_is_downloaded(hub: FakeHub, tiny_folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,7 +50,7 @@ class Bound:
     """Latencies are milliseconds, throughputs are per second."""
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.comparison}{self.limit:g}"
+        return f"{self.metric}{self.comparison}{_written(self.limit)}"
 
     @property
     def latency(self) -> LatencyMetric | None:
@@ -115,4 +115,9 @@ def parse_latency(metric: str) -> LatencyMetric | None:
 
 def percentile_key(percentile: float) -> str:
     """p99 for 99, p99.9 for 99.9."""
-    return f"p{percentile:g}"
+    return f"p{_written(percentile)}"
+
+
+def _written(number: float) -> str:
+    """In full, and whole numbers without a fraction."""
+    return repr(float(number)).removesuffix(".0")

@@ -27,8 +27,7 @@ from pelton.bench.serve_result import Target, make_result
 from pelton.bench.server_info import ServerUnavailableError, find_server
 from pelton.bench.token_counts import fill_token_counts
 from pelton.error_text import message_of, shown
-from pelton.loader import open_checkpoint
-from pelton.tokenizer import Tokenizer, load_tokenizer
+from pelton.tokenizer import Tokenizer, open_tokenizer
 
 INTERRUPTED = "interrupted"
 """`stopped` of a run that Ctrl-C has ended."""
@@ -103,7 +102,7 @@ def _open_tokenizer(config: BenchServeConfig, dataset: DatasetConfig, target: Ta
     if config.tokenizer is None and not needs_tokenizer(dataset):
         return None
     try:
-        return load_tokenizer(open_checkpoint(target.tokenizer_id))
+        return open_tokenizer(target.tokenizer_id)
     except ValueError as error:
         if config.tokenizer is not None:
             raise ValueError(f"--tokenizer: {message_of(error)}") from None

@@ -4,7 +4,7 @@ import os.path
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pelton.config import DecoderConfig
 from pelton.error_text import listed
@@ -14,6 +14,9 @@ from pelton.loader.gguf.file import MAGIC, GGUFFile, MetadataValue
 from pelton.loader.hf.folder import INDEX, PICKLES, SINGLE, check_has_weights, read_weight_map, shards
 from pelton.loader.model_files import PICKLE
 from pelton.loader.stored_tensor import StoredTensor
+
+if TYPE_CHECKING:
+    from pelton.loader.hf.hub import HubId
 
 
 class Checkpoint(ABC):
@@ -129,6 +132,29 @@ def open_checkpoint(model: str, revision: str | None = None, *, progress: bool =
     `revision` is of a hub's repository. With `progress`, downloads show bars if standard error is a terminal.
     Raises ValueError that says what is accepted, or what is wrong with the files.
     """
+    if (found := _open_here(model, revision)) is not None:
+        return found
+    from pelton.loader.hf.hub import fetch_model
+
+    fetched = _open_path(fetch_model(_hub_id_of(model), revision, progress=progress), model)
+    assert fetched is not None
+    return fetched
+
+
+def open_for_texts(model: str) -> Checkpoint | Path:
+    """As `open_checkpoint`, for who needs no weights: a folder is returned as it is, and of a hub's repository with
+    safetensors the folder of all other files, which are fetched."""
+    if model not in known_aliases() and os.path.isdir(folder := os.path.expanduser(model)):
+        return Path(folder)
+    if (found := _open_here(model, None)) is not None:
+        return found
+    from pelton.loader.hf.hub import fetch_texts
+
+    return fetch_texts(_hub_id_of(model)) or open_checkpoint(model)
+
+
+def _open_here(model: str, revision: str | None) -> Checkpoint | None:
+    """None if it is neither an alias nor a path."""
     aliases = known_aliases()
     if model in aliases:
         _refuse_revision(revision, model, "an alias")
@@ -145,24 +171,27 @@ def open_checkpoint(model: str, revision: str | None = None, *, progress: bool =
             return found
     except OSError as error:
         raise ValueError(f"the model {model!r} cannot be read: {error.strerror}") from None
-    from pelton.loader.hf.hub import fetch_model, parse_hub_id
+    return None
+
+
+def _hub_id_of(model: str) -> "HubId":
+    """Of what is neither an alias nor a path. Raises ValueError that says what is accepted."""
+    from pelton.loader.hf.hub import parse_hub_id
 
     hub_id = parse_hub_id(model)
     if hub_id is None:
-        is_path = model.endswith(".gguf") or path.is_absolute()
+        is_path = model.endswith(".gguf") or Path(model).expanduser().is_absolute()
         raise ValueError(
             f"there is no model {model!r}: {'there is nothing at this path; ' if is_path else ''}give an alias "
-            f"({', '.join(aliases)}), a GGUF file, a folder with config.json, safetensors and tokenizer.json, or a hub "
-            "id, which has the form organisation/name"
+            f"({', '.join(known_aliases())}), a GGUF file, a folder with config.json, safetensors and tokenizer.json, "
+            "or a hub id, which has the form organisation/name"
         )
     if hub_id.quant is not None and os.path.exists(hub_id.repository):
         raise ValueError(
             f"the model {model!r}: {hub_id.repository} is a path on this machine, and :{hub_id.quant} is for "
             "repositories of a hub; give the path of the GGUF file"
         )
-    fetched = _open_path(fetch_model(hub_id, revision, progress=progress), model)
-    assert fetched is not None
-    return fetched
+    return hub_id
 
 
 def _refuse_revision(revision: str | None, model: str, what: str) -> None:

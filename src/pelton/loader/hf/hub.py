@@ -71,6 +71,17 @@ def fetch_model(hub_id: HubId, revision: str | None, *, progress: bool) -> Path:
         raise ValueError(f"{error}; only the cache was looked at, since {repository.limits}") from None
 
 
+def fetch_texts(hub_id: HubId) -> Path | None:
+    """The folder of all that Pelton reads of a repository but its weights, as `fetch_model` does it.
+
+    None for a GGUF file, which has its texts with its weights.
+    """
+    repository = _open(hub_id.repository, None, progress=False)
+    if hub_id.quant is not None or not {SINGLE, INDEX} & repository.files:
+        return None
+    return repository.fetch(_texts(repository))
+
+
 class _Repository(ABC):
     """One revision of a repository. As text it is the repository's id."""
 
@@ -193,7 +204,7 @@ def _fetch_folder(repository: _Repository) -> Path:
     check_has_weights(repository, names)
     if CONFIG not in names:
         raise ValueError(f"{repository} has no {CONFIG}")
-    texts = sorted(filter(is_text_file, names))
+    texts = _texts(repository)
     if SINGLE in names:
         read_hf_config(repository.fetch(texts))
         return repository.fetch([SINGLE])
@@ -201,6 +212,10 @@ def _fetch_folder(repository: _Repository) -> Path:
     weights = shards(repository, read_weight_map(folder / INDEX), names)
     read_hf_config(folder)
     return repository.fetch(weights)
+
+
+def _texts(repository: _Repository) -> list[str]:
+    return sorted(filter(is_text_file, repository.files))
 
 
 def _find_ggufs(repository: _Repository) -> list[str]:
