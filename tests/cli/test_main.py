@@ -225,3 +225,23 @@ def test_exit_statuses(monkeypatch, capsys, error):
         assert (status, captured.err) == (2, "pelton: model must be something else\n")
     else:
         assert (status, captured.err) == (130, "")
+
+
+def test_too_little_memory(monkeypatch, capsys):
+    def fail(options):
+        raise MemoryError("745 GiB for an array")
+
+    monkeypatch.setattr("pelton.cli.generate.run", fail)
+    assert main(["generate", "Hi"]) == 1
+    assert capsys.readouterr().err == (
+        "pelton: the memory does not suffice (745 GiB for an array); ask for less at a time\n"
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(closed):
+    """libuv would abort when a socket took the place of one. Nobody listens at the port."""
+    arguments = "bench serve --port 9 --num-prompts 1 --ready-check-timeout-sec 0 --model none --dataset-name builtin"
+    command = ["sh", "-c", f"exec {' '.join(PELTON)} {arguments} {closed}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1

@@ -27,6 +27,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a failure, 2 for a mistake in what was asked."""
+    _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Models write any character; a terminal that cannot show one must not end the program.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         complain(str(error))
         return 2
+    except MemoryError as error:
+        complain(f"the memory does not suffice{f' ({error})' if str(error) else ''}; ask for less at a time")
+        return 1
     except KeyboardInterrupt:
         return 130
     except OSError as error:
@@ -44,6 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is left of the output can go nowhere; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _open_standard_streams() -> None:
+    """Where one was closed, as by `<&-`: the next file or socket would take its place, and libuv aborts on that."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 @contextmanager
