@@ -17,12 +17,10 @@ class ServerProcess(server.ServerProcess):
 
     def __init__(self, model: str, *flags: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        port = server.free_port()
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         super().__init__(
-            ["pelton", "serve", model, "--port", str(port), *flags, "--host", "127.0.0.1"],
-            port,
+            ["pelton", "serve", model, "--port", "0", *flags, "--host", "127.0.0.1"],
             Path(self._folder.name) / "server.log",
             environment | {"PYTHONPATH": path},
         )

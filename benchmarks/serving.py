@@ -86,7 +86,7 @@ async def stream_in_turn(port: int, requests: Sequence[bytes], seconds: float) -
 
 def overhead_cell(server: ServerProcess, options: argparse.Namespace, num_clients: int, num_tokens: int) -> Row:
     """Requests of one number of tokens from one number of clients, for one round."""
-    requests = [completion(options.model, prompt, num_tokens) for prompt in prompts(num_clients, 32, seed=1)]
+    requests = [completion(options.model, prompt, num_tokens) for prompt in prompts(num_clients, 32, "overhead")]
     run(stream_at_once(server.port, requests))
     served, spent = server.processor_seconds(), time.process_time()
     seconds, answers = run(stream_in_turn(server.port, requests, options.seconds))
@@ -151,7 +151,7 @@ def measure_ttft(options: argparse.Namespace, server: ServerProcess, llm: LLM) -
     async def measure() -> tuple[list[float], list[float]]:
         through_http, alone = [], []
         connection = await connect(server.port)
-        for number, prompt in enumerate(prompts(options.runs + 2, options.input_tokens, seed=2)):
+        for number, prompt in enumerate(prompts(options.runs + 2, options.input_tokens, "ttft")):
             request = completion(options.model, prompt, 1)
             if number % 2:
                 alone.append(engine_first_token(llm.llm_engine, prompt))
@@ -180,7 +180,7 @@ def measure_streams(options: argparse.Namespace, server: ServerProcess, llm: LLM
     num_tokens = options.streams * options.output_tokens
     through_http, offline = [], []
     for number in range(options.rounds + 1):  # the first one warms up
-        texts = prompts(options.streams, options.input_tokens, seed=10 + number)
+        texts = prompts(options.streams, options.input_tokens, f"streams {number}")
         requests = [completion(options.model, prompt, options.output_tokens) for prompt in texts]
         start = time.perf_counter()
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in texts], params, use_tqdm=False)
@@ -205,7 +205,7 @@ def measure_streams(options: argparse.Namespace, server: ServerProcess, llm: LLM
 
 
 def measure_idle(options: argparse.Namespace, server: ServerProcess) -> Row:
-    run(stream_at_once(server.port, [completion(options.model, prompts(1, 8, seed=3)[0], 4)]))
+    run(stream_at_once(server.port, [completion(options.model, prompts(1, 8, "idle")[0], 4)]))
     time.sleep(min(2.0, options.idle_seconds))  # what follows a request is not idleness
     before, start = server.processor_seconds(), time.perf_counter()
     time.sleep(options.idle_seconds)
@@ -223,8 +223,9 @@ async def first_answer(server: ServerProcess, request: bytes) -> None:
     """Ask until there is an answer. Raises RuntimeError if the server ends first."""
     while True:
         try:
-            await (await connect(server.port)).stream(request)
-            return
+            if (port := server.find_port()) is not None:
+                await (await connect(port)).stream(request)
+                return
         except RefusalError as refusal:
             if refusal.status != 503:
                 raise
@@ -235,7 +236,7 @@ async def first_answer(server: ServerProcess, request: bytes) -> None:
 
 
 def measure_start(options: argparse.Namespace) -> Row:
-    request = completion(options.model, prompts(1, 8, seed=4)[0], 1)
+    request = completion(options.model, prompts(1, 8, "start")[0], 1)
     times = []
     for _ in range(options.start_runs + 1):
         start = time.perf_counter()

@@ -14,10 +14,12 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import offline
 import report
 import servers
 import tuning
-from engines import PEERS, PELTON_FORMATS, TORCH_DTYPES, Engine, UnavailableError
+from engines import PEERS, PELTON_FORMATS, TORCH_DTYPES, TORCH_ENGINES, Engine, UnavailableError
 from workloads import DEFAULT_WORKLOADS, WORKLOADS
 
 from pelton.bench.machine import describe_machine
@@ -44,6 +46,7 @@ DEFAULT_ENGINES = (
     "llama.cpp:stored",
     "pelton:bf16",
     "vllm:bf16",
+    "vllm:fp32",
     "transformers:bf16",
     "transformers:fp32",
 )
@@ -57,11 +60,15 @@ class Comparison:
 
     options: argparse.Namespace
     engines: list[Engine]
+    machine: dict[str, object]
+    """As it was at the beginning."""
+    stored: str
+    """Type of the file that Pelton runs."""
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     trials: list[Row] = field(default_factory=list)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Engine and workload -> why it is not measured."""
+    """Engine and workload (or `serving at 2/s`) -> why it is not measured."""
     spent: dict[str, float] = field(default_factory=dict)
     """Engine -> seconds of its rounds."""
 
@@ -110,13 +117,13 @@ def prepare(comparison: Comparison) -> None:
             comparison.drop(engine, str(error))
 
 
-def short_trial(comparison: Comparison, engine: Engine) -> dict[str, float]:
+def short_trial(comparison: Comparison, engine: Engine, repetition: int) -> dict[str, float]:
     """Tokens per second of the tuning's workloads."""
     options = comparison.options
     rows = offline.measure(
         engine,
         tuning.WORKLOADS,
-        0,
+        repetition,
         load_seconds=options.load_limit,
         workload_seconds=options.time_limit,
         failed=lambda workload, why: say(f"trial of {engine.spec}, {engine.settings}, {workload}: {why}"),
@@ -131,7 +138,7 @@ def choose_dtypes(comparison: Comparison) -> None:
         own = [engine for engine in comparison.engines if engine.name == name]
         rivals = [engine for engine in own if engine.weight_format in TORCH_DTYPES]
         if len(rivals) > 1:
-            best, trials = tuning.fastest(rivals, lambda engine: short_trial(comparison, engine))
+            best, trials = tuning.fastest(rivals, partial(short_trial, comparison))
             comparison.trials += trials
             for engine in rivals:
                 if engine is not best:
@@ -141,7 +148,7 @@ def choose_dtypes(comparison: Comparison) -> None:
 def tune_peers(comparison: Comparison) -> None:
     for position, engine in enumerate(comparison.engines):
         if engine.name != "pelton":
-            best, trials = tuning.tuned(engine, lambda candidate: short_trial(comparison, candidate))
+            best, trials = tuning.tuned(engine, partial(short_trial, comparison))
             comparison.engines[position] = best
             comparison.trials += trials
             say(f"best settings of {engine.spec}: {json.dumps(best.settings)}")
@@ -168,7 +175,7 @@ def measure_engine(comparison: Comparison, engine: Engine, number: int, wanted: 
     if SERVING in wanted:
         load = servers.Load(options.rates, options.rate_seconds, options.least_requests, options.model)
         limits = {"load_seconds": options.load_limit, "rate_seconds": options.time_limit}
-        rows = servers.measure(engine, load, **limits, failed=failed)
+        rows = servers.measure(engine, load, number, **limits, failed=failed)
     else:
         limits = {"load_seconds": options.load_limit, "workload_seconds": options.time_limit}
         rows = offline.measure(engine, wanted, number, **limits, failed=failed)
@@ -184,10 +191,16 @@ def result(comparison: Comparison) -> dict[str, Any]:
         "benchmark": "peers",
         "date": options.date,
         "model": options.model,
-        "machine": machine(),
+        "stored": comparison.stored,
+        "machine": comparison.machine,
         "threads": options.threads,
         "workloads": {name: asdict(WORKLOADS[name]) for name in options.workloads if name in WORKLOADS},
-        "serving": {"rates": options.rates, "input_len": servers.INPUT_LEN, "output_len": servers.OUTPUT_LEN},
+        "serving": {
+            "rates": options.rates,
+            "input_len": servers.INPUT_LEN,
+            "output_len": servers.OUTPUT_LEN,
+            "most_at_once": servers.MOST_AT_ONCE,
+        },
         "engines": [
             {
                 "engine": engine.spec,
@@ -233,12 +246,13 @@ def compare(comparison: Comparison) -> None:
 
 
 def print_tables(comparison: Comparison) -> None:
-    found = result(comparison)
-    tables = found["summary"], found["serving_summary"], comparison.options.workloads
-    print(report.markdown(*tables, comparison.failures, comparison.counterparts))
+    summary = report.summarize(comparison.rows, comparison.counterparts)
+    serving = report.summarize_serving(comparison.rows)
+    workloads = comparison.options.workloads
+    print(report.markdown(summary, serving, workloads, comparison.failures, comparison.counterparts))
 
 
-def make_engines(options: argparse.Namespace, stored: str) -> list[Engine]:
+def make_engines(options: argparse.Namespace) -> list[Engine]:
     """Raises ValueError for names that are none."""
     engines = []
     for spec in options.engines:
@@ -247,8 +261,10 @@ def make_engines(options: argparse.Namespace, stored: str) -> list[Engine]:
             raise ValueError(f"{spec}: an engine is pelton, {', '.join(PEERS)}, a colon and a format")
         if name == "pelton" and weight_format not in PELTON_FORMATS:
             raise ValueError(f"{spec}: Pelton's formats are {', '.join(PELTON_FORMATS)}")
-        if name != "pelton" and weight_format == "stored":
-            weight_format = stored
+        if name in TORCH_ENGINES and weight_format not in TORCH_DTYPES:
+            raise ValueError(f"{spec}: {name}'s formats are {', '.join(TORCH_DTYPES)}")
+        if name not in (*TORCH_ENGINES, "pelton") and weight_format in TORCH_DTYPES:
+            raise ValueError(f"{spec}: {name} reads GGUF files, whose types are BF16, Q8_0 and Q4_0, and `stored`")
         settings = dict(PEERS[name].settings) if name != "pelton" else {}
         files = options.environments / "models" / options.name
         engines.append(
@@ -277,14 +293,18 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", help="a GGUF file, by any name that Pelton knows")
     parser.add_argument("--engines", nargs="+", default=list(DEFAULT_ENGINES), metavar="ENGINE:FORMAT")
-    parser.add_argument("--environments", type=Path, default=Path("/tmp/peers"), help="a folder for each engine")
+    parser.add_argument(
+        "--environments", type=Path, default=Path("~/.cache/pelton/peers"), help="a folder for each engine"
+    )
     parser.add_argument("--workloads", nargs="+", default=[*DEFAULT_WORKLOADS, SERVING], choices=names)
     parser.add_argument("--rounds", type=count, default=3, help="of the offline workloads; each starts engines anew")
     parser.add_argument("--serving-rounds", type=count, default=1)
     parser.add_argument("--rates", nargs="+", type=positive, default=[1.0, 2.0, 4.0, 8.0], help="requests per second")
     parser.add_argument("--rate-seconds", type=positive, default=8.0, help="of requests, at each rate")
     parser.add_argument("--least-requests", type=count, default=12, help="at each rate")
-    parser.add_argument("--time-limit", type=positive, default=120.0, help="seconds, of a workload or rate")
+    parser.add_argument(
+        "--time-limit", type=positive, default=120.0, help="seconds, of a rate, or of a workload and its warm-up"
+    )
     parser.add_argument(
         "--engine-limit", type=positive, default=600.0, help="seconds of an engine's rounds: slow ones get fewer rounds"
     )
@@ -299,15 +319,18 @@ def main() -> None:
     parser = make_parser()
     options = parser.parse_args()
     options.date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    options.environments = options.environments.resolve()
+    options.environments = options.environments.expanduser().resolve()
     try:
         checkpoint = model_files.open_gguf(options.model)
-        options.name = checkpoint.path.stem
-        options.output = options.output or options.environments / f"{options.name}.json"
-        engines = make_engines(options, model_files.stored_format(checkpoint))
+        options.name = model_files.folder_name(checkpoint.path)
+        options.output = options.output or options.environments / f"{checkpoint.path.stem}.json"
+        engines = make_engines(options)
     except ValueError as error:
         parser.error(str(error))
-    comparison = Comparison(options, engines)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that engines can end in order
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    comparison = Comparison(options, engines, machine(), model_files.stored_format(checkpoint))
     prepare(comparison)
     compare(comparison)
     print_tables(comparison)

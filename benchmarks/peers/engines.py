@@ -20,9 +20,12 @@ PELTON_FORMATS: dict[str, dict[str, str]] = {
 COUNTERPARTS = {"Q8_0": "int8", "Q4_0": "int4", "bf16": "bf16", "fp32": "bf16", "BF16": "bf16"}
 """Other engines' format -> Pelton's that it is compared with. Any other is the file as it is: `stored`."""
 TORCH_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+TORCH_ENGINES = ("vllm", "transformers")
+"""They read safetensors, in those dtypes; the others read GGUF files."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """Of all engines: nothing is fetched or sent."""
 VLLM_CACHE_GIB = 4
+VERSIONS_SECONDS = 60.0
 _VERSIONS = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
 Settings = dict[str, Any]
@@ -128,6 +131,7 @@ class Engine:
             own["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
             own["VLLM_CPU_KVCACHE_SPACE"] = str(VLLM_CACHE_GIB)
             own["VLLM_CACHE_ROOT"] = str(self.home / "cache")  # what it compiles
+            own["VLLM_USE_AOT_COMPILE"] = "0"  # 0.32 cannot read what it wrote so, and compiles anew each time
             own["LD_PRELOAD"] = str(self.home / "lib" / "libiomp5.so")  # as its manual asks
         return own
 
@@ -140,14 +144,22 @@ class Engine:
         if not Path(self.interpreter).exists():
             remedy = f"python3 benchmarks/peers/setup.py {self.name} {self.home}"
             raise UnavailableError(f"not installed: {self.home} is missing; `{remedy}` makes it")
-        done = subprocess.run([self.interpreter, "-c", _VERSIONS, *packages], capture_output=True, text=True)
+        command = [self.interpreter, "-c", _VERSIONS, *packages]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=VERSIONS_SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnavailableError(f"not whole in {self.home}: {error}") from None
         if done.returncode:
             raise UnavailableError(f"not whole in {self.home}: {error_line(done.stderr)}")
         return dict(json.loads(done.stdout))
 
 
 def error_line(text: str) -> str:
-    """The last line that names an error, or else the last one."""
+    """The last line that names an error, with the next one if it ends in a colon, or else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "error" in line]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    errors = [number for number, line in enumerate(lines) if "Error" in line or "error" in line]
+    number = errors[-1] if errors else len(lines) - 1
+    told = (
+        " ".join(lines[number : number + 2]) if lines and lines[number].endswith(":") else "".join(lines[number:][:1])
+    )
+    return told[-300:] or "it said nothing"

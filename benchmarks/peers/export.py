@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import tokenizers
+from engines import UnavailableError
 from safetensors.numpy import save_file
 
 from pelton.config import DecoderConfig
@@ -27,7 +28,24 @@ from pelton.tokenizer import load_tokenizer
 CLASSES = {"llama": ("LlamaForCausalLM", "llama"), "gemma3": ("Gemma3ForCausalLM", "gemma3_text")}
 
 
+def check(config: DecoderConfig) -> None:
+    """Raises UnavailableError for what config.json would not tell."""
+    if config.architecture not in CLASSES:
+        raise UnavailableError(f"export.py writes {', '.join(CLASSES)}, and no {config.architecture}")
+    unwritten = {
+        "scaling of the rotary embedding": config.rope.scaling or config.sliding_rope.scaling,
+        "biases": config.attention_bias or config.attention_output_bias or config.mlp_bias,
+        "soft caps": config.attention_softcap or config.logit_softcap,
+        "another attention scale": abs(config.attention_scale * config.head_size**0.5 - 1) > 1e-3,
+        "windows": config.architecture == "llama" and any(config.layer_windows),
+    }
+    if found := [name for name, has in unwritten.items() if has]:
+        raise UnavailableError(f"export.py does not write {' and '.join(found)}, which this model has")
+
+
 def hf_config(config: DecoderConfig) -> dict[str, object]:
+    """Raises UnavailableError for a model that it would not describe in full."""
+    check(config)
     architecture, model_type = CLASSES[config.architecture]
     fields: dict[str, object] = {
         "architectures": [architecture],
@@ -54,7 +72,7 @@ def hf_config(config: DecoderConfig) -> dict[str, object]:
             "query_pre_attn_scalar": config.head_size,
             "sliding_window": next(window for window in windows if window is not None),
             "layer_types": ["full_attention" if window is None else "sliding_attention" for window in windows],
-            "rope_local_base_freq": 10000.0,
+            "rope_local_base_freq": config.sliding_rope.theta,
         }
     return fields
 
@@ -80,9 +98,10 @@ def save_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> None:
+    fields = hf_config(checkpoint.config)
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer(checkpoint, folder)
-    (folder / "config.json").write_text(json.dumps(hf_config(checkpoint.config), indent=2))
+    (folder / "config.json").write_text(json.dumps(fields, indent=2))
     generation = {"eos_token_id": None, "pad_token_id": checkpoint.config.eos_token_ids[0]}
     (folder / "generation_config.json").write_text(json.dumps(generation))
     save_weights(checkpoint, folder / "model.safetensors")
@@ -93,7 +112,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    export(open_checkpoint(options.model), options.folder)
+    try:
+        export(open_checkpoint(options.model), options.folder)
+    except UnavailableError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def measure(
     while left:
         found, reason = _until_failure(engine, left, repetition, load_seconds, workload_seconds)
         rows += found
-        left = left[len(found) :] if found or reason is None else left
+        left = left[len(found) :]
         if reason is None:
             break
         stage, why = reason
@@ -51,8 +51,8 @@ def _until_failure(
     """Rows of the first workloads, and if there is not one for each: whether it failed to load or in one, and why."""
     rows: list[Row] = []
     stage, seconds, load = "load", load_seconds, 0.0
-    with running(worker_command(engine, workloads, repetition), engine.variables, reads_rows=True) as process:
-        try:
+    try:
+        with running(worker_command(engine, workloads, repetition), engine.variables, reads_rows=True) as process:
             while len(rows) < len(workloads):
                 row = process.next_row(seconds)
                 if row is None:
@@ -61,6 +61,6 @@ def _until_failure(
                     stage, seconds, load = "workload", workload_seconds, row["load_seconds"]
                 else:
                     rows.append(row | {"load_seconds": load})
-        except UnavailableError as error:
-            return rows, (stage, str(error))
+    except UnavailableError as error:
+        return rows, (stage, str(error))
     return rows, None

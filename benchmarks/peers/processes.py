@@ -1,33 +1,50 @@
-"""An engine's process, with all that it starts: bounded in time, and ended by its id."""
+"""An engine's process, with all that it starts: bounded in time, and ended by its id, whatever ends this process."""
 
 import json
 import os
 import queue
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from engines import UnavailableError, error_line
 
 STOP_SECONDS = 15.0
+KILL_SECONDS = 5.0
+_GUARD = 'read -r done || kill -s KILL -- "-$0"'
+"""Waits for a line that says that all is done. If this process ends before, it kills the engine's group."""
 
 
 class EngineProcess:
-    """It leads a process group of its own, so that nothing of it is left at the end."""
+    """It leads a process group of its own, so that nothing of it is left at the end.
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str], *, reads_rows: bool) -> None:
-        self.said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+    A second process, in another group, guards it: killed, this process leaves no engine behind.
+    """
+
+    def __init__(
+        self, command: Sequence[str], variables: Mapping[str, str], said: IO[bytes], *, reads_rows: bool
+    ) -> None:
+        """What it says goes to the file `said`; its rows are read if it is a worker (workloads.py)."""
+        self._said = said
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if reads_rows else self.said,
-            stderr=self.said,
+            stdout=subprocess.PIPE if reads_rows else said,
+            stderr=said,
+            start_new_session=True,
+        )
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, str(self.process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         self._lines: queue.Queue[bytes | None] = queue.Queue()
@@ -48,9 +65,16 @@ class EngineProcess:
             raise UnavailableError(f"not done within {seconds:.0f} s") from None
         if line is not None:
             return dict(json.loads(line))
-        if self.process.wait():
+        if self.wait(STOP_SECONDS):
             raise UnavailableError(self.why_it_ended())
         return None
+
+    def wait(self, seconds: float) -> int:
+        """Its exit status. Raises UnavailableError if it takes longer."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(f"it has not ended within {seconds:.0f} s") from None
 
     def why_it_ended(self) -> str:
         """Its last words that tell of an error."""
@@ -59,38 +83,40 @@ class EngineProcess:
         return f"{ending}: {error_line(self.output())}"
 
     def output(self) -> str:
-        self.said.seek(0)
-        return self.said.read().decode(errors="replace")
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self._end_group()
-        self.said.close()
+        """It, and then what it left behind."""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        if not (self._group_ends(signal.SIGTERM, STOP_SECONDS) or self._group_ends(signal.SIGKILL, KILL_SECONDS)):
+            print(f"processes of group {self.process.pid} do not end", file=sys.stderr)
+        self._guard.communicate(b"done\n")
 
-    def _end_group(self) -> None:
-        """What it left behind."""
-        deadline = time.monotonic() + STOP_SECONDS
-        with_signal = signal.SIGTERM
+    def _group_ends(self, number: signal.Signals, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
         try:
-            while True:
-                os.killpg(self.process.pid, with_signal)
-                time.sleep(0.1)
-                if time.monotonic() > deadline:
-                    with_signal = signal.SIGKILL
+            os.killpg(self.process.pid, number)
+            while time.monotonic() < deadline:
+                self.process.poll()
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.05)
         except ProcessLookupError:
-            pass
+            return True
+        return False
 
 
 @contextmanager
 def running(command: Sequence[str], variables: Mapping[str, str], *, reads_rows: bool) -> Iterator[EngineProcess]:
-    process = EngineProcess(command, variables, reads_rows=reads_rows)
-    try:
-        yield process
-    finally:
-        process.stop()
+    """Raises UnavailableError if it cannot start."""
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = EngineProcess(command, variables, said, reads_rows=reads_rows)
+        except OSError as error:
+            raise UnavailableError(f"{command[0]} does not start: {error.strerror}") from None
+        try:
+            yield process
+        finally:
+            process.stop()

@@ -95,12 +95,14 @@ def _cell(entry: Row | None, has_failed: bool) -> str:
 
 
 SERVING_COLUMNS = {
+    "mean input": "mean_input_len",
     "output tokens/s": "output_throughput",
     "TTFT mean, ms": "mean_ttft_ms",
     "TTFT p99, ms": "p99_ttft_ms",
     "TPOT median, ms": "median_tpot_ms",
 }
-"""Column -> key of `pelton bench serve`."""
+"""Column -> key of a row of servers.py."""
+_MORE_IS_BETTER = ("output_throughput",)
 
 
 def serving_table(serving: Sequence[Row], failures: Failures) -> str:
@@ -111,8 +113,9 @@ def serving_table(serving: Sequence[Row], failures: Failures) -> str:
         figures = [f"{row[key]:,.1f}" for key in SERVING_COLUMNS.values()]
         lines.append(_line(row["engine"], f"{row['rate']:g}", answered, *figures))
     for (engine, workload), why in failures.items():
-        if workload == "serving":
-            lines.append(_line(_label(engine, [why]), "", "failed", *[""] * len(SERVING_COLUMNS)))
+        if workload.startswith("serving"):
+            rate = workload.removeprefix("serving").removeprefix(" at ").removesuffix("/s")
+            lines.append(_line(_label(engine, [why]), rate, "failed", *[""] * len(SERVING_COLUMNS)))
     return "\n".join(lines)
 
 
@@ -124,16 +127,34 @@ def losses(summary: Sequence[Row], serving: Sequence[Row], counterparts: Mapping
         if entry.get("ratio") is not None and entry["ratio"] < 1
     ]
     by_rate = {(row["engine"], row["rate"]): row for row in serving}
-    pairs = [(by_rate.get((counterparts.get(row["engine"], ""), row["rate"])), row) for row in serving]
-    return offline + [loss for own, other in pairs if own is not None for loss in _serving_losses(own, other)]
+    served = {engine for engine, _ in by_rate}
+    pairs = [(counterparts.get(row["engine"]), row) for row in serving]
+    return offline + [
+        loss
+        for own, other in pairs
+        if own in served
+        for loss in _serving_losses(own, by_rate.get((own, other["rate"])), other)
+    ]
 
 
-def _serving_losses(own: Row, other: Row) -> list[str]:
-    return [
-        f"serving {own['rate']:g} requests/s: {column} is {own[key]:.1f} with {own['engine']}, {other[key]:.1f} with "
-        f"{other['engine']}"
+def _serving_losses(engine: str, own: Row | None, other: Row) -> list[str]:
+    """Latencies and throughput count only where both answered all: who answers less has the easier work."""
+    where, rival = f"serving {other['rate']:g} requests/s: ", other["engine"]
+    if own is None or own["completed"] < other["completed"]:
+        answered = 0 if own is None else own["completed"]
+        return [f"{where}{engine} answered {answered:.0f} requests, {rival} {other['completed']:.0f}"]
+    if own["failed"] or other["failed"]:
+        return []
+    is_worse = {
+        column: own[key] < other[key] if key in _MORE_IS_BETTER else own[key] > other[key]
         for column, key in SERVING_COLUMNS.items()
-        if column != "output tokens/s" and own[key] > other[key]
+        if key != "mean_input_len"
+    }
+    return [
+        f"{where}{column} is {own[SERVING_COLUMNS[column]]:.1f} with {engine}, "
+        f"{other[SERVING_COLUMNS[column]]:.1f} with {rival}"
+        for column, worse in is_worse.items()
+        if worse
     ]
 
 

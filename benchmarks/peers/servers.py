@@ -3,26 +3,26 @@
 import http.client
 import json
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engines import PELTON_FORMATS, TORCH_DTYPES, Engine, UnavailableError, error_line
 from processes import EngineProcess, running
-from workloads import MOST_REQUESTS, MOST_TOKENS, prompts
+from workloads import MOST_TOKENS, prompts
 
 from pelton.loader import open_checkpoint
 from pelton.tokenizer import load_tokenizer
 
 INPUT_LEN, OUTPUT_LEN = 128, 64
-SLOTS = 32
-"""Of llama.cpp's server: requests at once, each with its part of the cache."""
+MOST_AT_ONCE = 32
+"""Requests that each server runs at once; the others wait in it."""
 SLOT_TOKENS = 256
+"""Of a request, where a server gives each its part of the cache."""
 KEPT = (
     "request_rate",
     "completed",
@@ -79,14 +79,14 @@ def _pelton(engine: Engine) -> list[str]:
     fields = {"num_threads": engine.num_threads, **PELTON_FORMATS[engine.weight_format], **engine.settings}
     flags = [part for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "pelton", "serve", engine.path, "--served-model-name", engine.path]
-    return [*command, "--max-model-len", str(MOST_TOKENS), *flags]
+    return [*command, "--max-model-len", str(MOST_TOKENS), "--max-num-seqs", str(MOST_AT_ONCE), *flags]
 
 
 def _llama_cpp(engine: Engine) -> list[str]:
     settings, threads = engine.settings, str(engine.num_threads)
     command = [str(engine.home / "build" / "bin" / "llama-server"), "--model", engine.path, "--offline", "--no-ui"]
-    command += ["--threads", threads, "--threads-batch", threads, "--parallel", str(SLOTS), "--cont-batching"]
-    command += ["--ctx-size", str(SLOTS * SLOT_TOKENS), "--no-kv-unified", "--cache-ram", "0"]
+    command += ["--threads", threads, "--threads-batch", threads, "--parallel", str(MOST_AT_ONCE), "--cont-batching"]
+    command += ["--ctx-size", str(MOST_AT_ONCE * SLOT_TOKENS), "--no-kv-unified", "--cache-ram", "0"]
     command += [
         "--ubatch-size",
         str(settings["ubatch"]),
@@ -103,14 +103,15 @@ def _vllm(engine: Engine) -> list[str]:
     command += ["--dtype", TORCH_DTYPES[engine.weight_format]]
     command += ["--max-model-len", str(MOST_TOKENS), "--block-size", str(settings["block_size"])]
     command += ["--max-num-batched-tokens", str(settings["max_num_batched_tokens"])]
-    command += ["--max-num-seqs", str(MOST_REQUESTS)]
+    command += ["--max-num-seqs", str(MOST_AT_ONCE)]
     return [*command, "--enforce-eager"] if settings["enforce_eager"] else command
 
 
 def _transformers(engine: Engine) -> list[str]:
     command = [str(engine.home / "bin" / "transformers"), "serve", engine.path, "--continuous-batching"]
     command += ["--attn-implementation", engine.settings["attn_implementation"], "--device", "cpu"]
-    return [*command, "--dtype", TORCH_DTYPES[engine.weight_format], "--cb-num-blocks", "64"]
+    command += ["--dtype", TORCH_DTYPES[engine.weight_format]]
+    return [*command, "--cb-block-size", str(SLOT_TOKENS), "--cb-num-blocks", str(MOST_AT_ONCE)]
 
 
 _COMMANDS: dict[str, Callable[[Engine], list[str]]] = {
@@ -144,64 +145,90 @@ def _is_healthy(port: int) -> bool:
 
 
 def measure(
-    engine: Engine, load: Load, *, load_seconds: float, rate_seconds: float, failed: Callable[[str, str], None]
+    engine: Engine,
+    load: Load,
+    number: int,
+    *,
+    load_seconds: float,
+    rate_seconds: float,
+    failed: Callable[[str, str], None],
 ) -> list[Row]:
     """A row for each rate, from the lowest, up to one at which not all were answered in time: more would be no better.
 
-    `failed` gets why there are no rows, or no more of them."""
+    `number` of the round: each has prompts and arrivals of its own. `failed` gets `serving` and why there are no rows,
+    or a rate (`serving at 4/s`) and why there is none for it."""
     rows: list[Row] = []
     try:
         port = free_port()
         command = server_command(engine, port)
         with running(command, engine.variables, reads_rows=False) as process, tempfile.TemporaryDirectory() as folder:
             wait_until_ready(process, port, load_seconds)
-            for rate in sorted(load.rates):
-                row = _one_rate(engine, load, rate, port, Path(folder), rate_seconds)
-                rows.append(row | {"command": command})
-                if row["failed"]:
-                    break
+            found = _rates(engine, load, number, port, Path(folder), rate_seconds, failed)
+            rows.extend(row | {"command": command} for row in found)
     except UnavailableError as error:
         failed("serving", str(error))
     return rows
 
 
-def _one_rate(engine: Engine, load: Load, rate: float, port: int, folder: Path, seconds: float) -> Row:
+def _rates(
+    engine: Engine,
+    load: Load,
+    number: int,
+    port: int,
+    folder: Path,
+    seconds: float,
+    failed: Callable[[str, str], None],
+) -> Iterator[Row]:
+    enough = ""
+    for rate in sorted(load.rates):
+        if enough:
+            failed(at_rate(rate), enough)
+            continue
+        try:
+            row = _one_rate(engine, load, number, rate, port, folder, seconds)
+        except UnavailableError as error:
+            failed(at_rate(rate), str(error))
+            enough = f"left out, since it failed at {rate:g}/s"
+            continue
+        if row["failed"]:
+            enough = f"left out, since not all were answered at {rate:g}/s"
+        yield row
+
+
+def at_rate(rate: float) -> str:
+    return f"serving at {rate:g}/s"
+
+
+def _one_rate(engine: Engine, load: Load, number: int, rate: float, port: int, folder: Path, seconds: float) -> Row:
     num_prompts = load.num_prompts(rate)
+    limit, seed = str(seconds), str(1_000_000 * number + round(rate * 1000))
     command = [sys.executable, "-m", "pelton", "bench", "serve", "--backend", "openai", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--model", engine.path, "--tokenizer", load.tokenizer, "--request-rate", str(rate)]
-    command += ["--num-prompts", str(num_prompts), "--num-warmups", "1", "--seed", str(round(rate * 1000))]
-    command += [
-        "--request-timeout",
-        str(seconds),
-        "--max-seconds",
-        str(seconds),
-        "--disable-tqdm",
-        *_dataset(engine, load, num_prompts, folder),
-    ]
+    command += ["--num-prompts", str(num_prompts), "--num-warmups", "1", "--seed", seed, "--disable-tqdm"]
+    command += ["--request-timeout", limit, "--max-seconds", limit, *_dataset(engine, load, num_prompts, seed, folder)]
     command += ["--save-result", "--result-dir", str(folder), "--result-filename", "result.json"]
     path = folder / "result.json"
     path.unlink(missing_ok=True)
-    most = 2 * seconds + 60  # for the warm-up, too
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=most)
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{rate:g} requests/s: no result within {most:.0f} s") from None
+    with running(command, {}, reads_rows=False) as client:
+        client.wait(2 * seconds + 60)  # for the warm-up, too
+        said = client.output()
     if not path.exists():
-        raise UnavailableError(f"{rate:g} requests/s: {error_line(done.stderr)}")
+        raise UnavailableError(error_line(said))
     result = json.loads(path.read_text())
     if not result["completed"]:
-        raise UnavailableError(f"{rate:g} requests/s: none was answered within {seconds:.0f} s")
+        raise UnavailableError(f"none was answered within {seconds:.0f} s")
     row = {"engine": engine.spec, "workload": "serving", "rate": rate, "num_prompts": num_prompts}
-    return row | {name: result[name] for name in KEPT if name in result}
+    row |= {name: result[name] for name in KEPT if name in result}
+    return row | {"mean_input_len": round(result["total_input_tokens"] / result["completed"], 1)}
 
 
-def _dataset(engine: Engine, load: Load, num_prompts: int, folder: Path) -> list[str]:
+def _dataset(engine: Engine, load: Load, num_prompts: int, seed: str, folder: Path) -> list[str]:
     """transformers takes no token ids and no ignore_eos: it gets texts, and its files have no end of sequence."""
     if engine.name != "transformers":
         lengths = ["--random-input-len", str(INPUT_LEN), "--random-output-len", str(OUTPUT_LEN)]
         return ["--dataset-name", "random", "--ignore-eos", *lengths]
     tokenizer = load_tokenizer(open_checkpoint(load.tokenizer))
-    texts = [tokenizer.decode(ids) for ids in prompts(num_prompts + 1, INPUT_LEN, seed=num_prompts)]
+    texts = [tokenizer.decode(ids) for ids in prompts(num_prompts + 1, INPUT_LEN, f"serving {seed}")]
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     return ["--dataset-name", "custom", "--dataset-path", str(path), "--custom-output-len", str(OUTPUT_LEN)]

@@ -3,7 +3,7 @@
     python3 benchmarks/peers/setup.py ENGINE FOLDER
 
 ENGINE is llama.cpp, openvino, vllm or transformers. FOLDER becomes a virtual environment; `benchmarks/peers` finds it
-if it is called ENGINE and lies in the folder that --environments names (/tmp/peers). Everything comes from PyPI.
+if it is called ENGINE and lies in the folder that --environments names. Everything comes from PyPI.
 llama.cpp, its server included, is compiled from the sources that llama-cpp-python brings, for this processor: that
 needs cmake and a C++ compiler, and takes some 10 minutes of two cores. The bindings then use that very library.
 """

@@ -1,12 +1,12 @@
 """Offline workloads, the same for every engine, and the program that runs them in one engine's own environment.
 
     .venv/bin/python benchmarks/peers/workloads.py --engine pelton:int8 --model smollm2 --workloads stream
-    /tmp/peers/llama.cpp/bin/python benchmarks/peers/workloads.py --engine llama.cpp:Q4_0 --model FILE.gguf
+    ENVIRONMENT/bin/python benchmarks/peers/workloads.py --engine llama.cpp:Q4_0 --model FILE.gguf
 
-All greedy, with prompts of random tokens, other ones in every repetition, without end of sequence and text. Loading and
-a short warm-up of each workload are not timed. Prints one line of JSON when the engine is ready, and one per repetition
-and workload. `benchmarks/peers` runs this for several engines in turn. Uses only Python's standard library, and the
-engine.
+All greedy, with prompts of random tokens, other ones in every repetition, without end of sequence and text. Loading is
+not timed, nor a warm-up of each workload: as many requests of the same lengths, of other tokens. Prints one line of
+JSON when the engine is ready, and one per repetition and workload. `benchmarks/peers` runs this for several engines in
+turn. Uses only Python's standard library, and the engine.
 """
 
 import argparse
@@ -53,6 +53,8 @@ DEFAULT_WORKLOADS = ("offline", "stream", "prefill", "shared_prefix")
 MOST_TOKENS = 2048
 """Of a request, prompt and output: room for all workloads."""
 MOST_REQUESTS = 64
+MOST_WARMUP_OUTPUT = 1024
+"""Output tokens of all requests of a warm-up together: large batches get fewer steps, which are all alike."""
 MODULES = {
     "pelton": "pelton_engine",
     "llama.cpp": "llama_cpp_engine",
@@ -71,8 +73,9 @@ class Engine(Protocol):
         """Number of tokens that each request got."""
 
 
-def prompts(num_requests: int, num_tokens: int, seed: int) -> list[list[int]]:
-    rng = random.Random(seed)
+def prompts(num_requests: int, num_tokens: int, purpose: str) -> list[list[int]]:
+    """Random tokens, other ones for every purpose: a prefix cache finds nothing of one in another."""
+    rng = random.Random(purpose)
     return [[rng.randrange(1000, 40_000) for _ in range(num_tokens)] for _ in range(num_requests)]
 
 
@@ -84,15 +87,22 @@ def common_prefix(token_ids: Sequence[list[int]]) -> list[int]:
     return [column[0] for column in shared][: min(map(len, token_ids)) - 1]
 
 
+def requests(name: str, repetition: int, purpose: str) -> list[list[int]]:
+    """The prompts of a workload. `purpose`: warm-up, or timed."""
+    workload = WORKLOADS[name]
+    (prefix,) = prompts(1, workload.prefix_len, f"{name} {repetition} {purpose} prefix")
+    own = prompts(workload.num_requests, workload.prompt_len, f"{name} {repetition} {purpose}")
+    return [prefix + ids for ids in own]
+
+
 def measure(engine: Engine, name: str, repetition: int) -> dict[str, object]:
     workload = WORKLOADS[name]
     num_requests, num_out = workload.num_requests, workload.output_len
     engine.prepare(num_requests, workload.prefix_len + workload.prompt_len + num_out)
-    engine.generate(prompts(num_requests, 16, seed=-1), min(num_out, 4))
-    (prefix,) = prompts(1, workload.prefix_len, seed=1000 + repetition)
-    requests = [prefix + own for own in prompts(num_requests, workload.prompt_len, seed=repetition)]
+    engine.generate(requests(name, repetition, "warm-up"), min(num_out, MOST_WARMUP_OUTPUT // num_requests))
+    timed = requests(name, repetition, "timed")
     start = time.perf_counter()
-    lengths = engine.generate(requests, num_out)
+    lengths = engine.generate(timed, num_out)
     seconds = time.perf_counter() - start
     if lengths != [num_out] * num_requests:
         raise RuntimeError(f"{name}: asked for {num_out} tokens of each request, and got {sorted(set(lengths))}")

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from pelton.bench.dataset_config import DatasetConfig
-from pelton.bench.datasets import make_requests
+from pelton.bench.datasets import make_requests, make_with_warmups
 from tests.support.tiny_llama import smollm2_tokenizer
 
 RANDOM = DatasetConfig(num_prompts=30, random_input_len=40, random_output_len=12)
@@ -165,13 +165,13 @@ class TestShareGpt:
         [
             ('[\n{"conversations": []},\n{"conversations": [}\n]', "conversations.json, line 3: JSON is malformed"),
             ('[\n{"conversations": []},\n', "conversations.json, line 3: Input data was truncated"),
-            ('[{"conversations": []},\n\n{"turns": []}]', r"conversations.json, line 3: .*required.*`\$\[1\]`"),
+            ('[{"conversations": []},\n\n{"turns": []}]', r"conversations.json: .*required.*`\$\[1\]`"),
             (
                 '[{"conversations": []},\n{"conversations":\n[{"from": "human", "value": 3}]}]',
-                r"conversations.json, line 2: Expected `str`, got `int`",
+                r"conversations.json: Expected `str`, got `int`.*`\$\[1\]\.conversations",
             ),
-            ('{"conversations": []}', "conversations.json, line 1: Expected `array`, got `object`; it must be a list"),
-            ("[" * 100_000, "conversations.json is nested too deeply"),
+            ('{"conversations": []}', "conversations.json: Expected `array`, got `object`; it must be a list"),
+            ('[{"id": ' + "[" * 100_000, "conversations.json is nested too deeply"),
             ("[]", "conversations.json has no usable conversation: the list is empty"),
             ('[{"conversations": []}]', "has no usable conversation: 1 without a question"),
         ],
@@ -306,3 +306,56 @@ class TestBuiltin:
     def test_more_than_there_are_is_told(self, caplog):
         assert len(make_requests(DatasetConfig("builtin"), None)) == 1000
         assert "usable requests in builtin is" in caplog.text
+
+
+class TestWarmups:
+    """They are other requests of the same dataset, and change nothing about what is measured."""
+
+    @pytest.fixture(params=["random", "prefix_repetition", "sharegpt", "custom", "builtin"])
+    def config(self, request, tmp_path):
+        if request.param == "random":
+            return DatasetConfig(num_prompts=20, random_input_len=1, random_output_len=4, random_prefix_len=3)
+        if request.param == "prefix_repetition":
+            return PREFIXES
+        if request.param == "builtin":
+            return DatasetConfig("builtin", num_prompts=60)
+        path = tmp_path / "file"
+        questions = [f"What is the number {i} good for?" for i in range(40)]
+        if request.param == "custom":
+            path.write_text("".join(json.dumps({"prompt": question}) + "\n" for question in questions))
+        else:
+            path.write_text(json.dumps([conversation(question, "For counting things.") for question in questions]))
+        return DatasetConfig(request.param, str(path), num_prompts=30)
+
+    @pytest.mark.parametrize("num_warmups", [0, 1, 3, 10])
+    def test_no_request_is_in_both(self, config, num_warmups, caplog):
+        measured, warmups = make_with_warmups(config, smollm2_tokenizer(), num_warmups)
+        assert measured == made(config)
+        assert len(warmups) == num_warmups
+        prompts = [one.prompt for one in measured + warmups]
+        assert len(set(prompts)) == len(prompts)
+        assert "warm-up" not in caplog.text
+
+    def test_beginnings_are_others_too(self):
+        measured, warmups = make_with_warmups(PREFIXES, smollm2_tokenizer(), 9)
+        assert not {one.prompt[:24] for one in measured} & {one.prompt[:24] for one in warmups}
+        assert len({one.prompt[:24] for one in warmups}) == PREFIXES.prefix_repetition_num_prefixes
+
+    def test_very_short_prompts_differ_too(self):
+        measured, warmups = make_with_warmups(
+            replace(RANDOM, num_prompts=1500, random_input_len=1), smollm2_tokenizer(), 1500
+        )
+        assert len({one.prompt for one in measured + warmups}) == 3000
+
+    @pytest.mark.parametrize("num_prompts", [7, 8, 20])
+    def test_too_few_for_both_are_told(self, tmp_path, caplog, num_prompts):
+        """What is measured has precedence, whatever no_oversample says about it."""
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(8)))
+        config = DatasetConfig("custom", str(path), num_prompts=num_prompts, no_oversample=num_prompts <= 8)
+        measured, warmups = make_with_warmups(config, None, 3)
+        assert measured == make_requests(config, None)
+        others = {str(i) for i in range(8)} - {one.prompt for one in measured}
+        assert {one.prompt for one in warmups[: len(others)]} == others
+        assert len(warmups) == 3
+        assert f"num_warmups is 3, and besides what is measured there are {len(others)} usable requests" in caplog.text

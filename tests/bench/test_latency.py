@@ -138,6 +138,21 @@ def test_requests_that_fail(monkeypatch):
         latency.run_latency(LatencyConfig(batch_size=2), engine_args())
 
 
+def test_failures_are_counted_by_requests(monkeypatch):
+    """Not by their outputs, all of which have failed here, of one request."""
+
+    def generate(self, prompts, params, **kwargs):
+        fine, broken = (
+            [CompletionOutput(i, "", [1], None, None, reason, "it broke") for i in range(3)]
+            for reason in ("length", "error")
+        )
+        return [RequestOutput(str(i), None, [1], choices, True, 0) for i, choices in enumerate((fine, broken))]
+
+    monkeypatch.setattr(LLM, "generate", generate)
+    with pytest.raises(offline.FailedRequestsError, match=r"^1 of 2 requests failed: it broke"):
+        latency.run_latency(LatencyConfig(batch_size=2, n=3), engine_args())
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

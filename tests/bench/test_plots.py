@@ -1,59 +1,18 @@
 """Pages with plots: what they hold, that they need no network, and in a browser that they are drawn."""
 
-import json
 import math
-import re
-from html.parser import HTMLParser
 
-import plotly.graph_objects as go
 import pytest
 
 from pelton.bench import extras
-from pelton.bench.plots import write_roofline_plot, write_serve_plot, write_tune_plot
+from pelton.bench.plots import write_roofline_plot, write_serve_plot
 from pelton.bench.plots.page import write_page
-from pelton.bench.plots.serve import MAX_POINTS, running_requests, token_events
-from pelton.bench.plots.tune import pareto_front
-from pelton.bench.results import RequestResult
+from pelton.bench.plots.serve import MAX_POINTS, running_requests
+from pelton.bench.serving.request_result import RequestResult
 from tests.support.browser import Browser, find_browser
+from tests.support.plot_page import Page
 
 MACHINE = {"cpu": "Model <7>", "cores": 2, "kernels": "cpu avx2, 2 threads"}
-
-
-class Page(HTMLParser):
-    """What a page shows and loads."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.loads = []
-        self.shown = ""
-        self.scripts = [""]
-        self._inside = None
-        self.feed(path.read_text(encoding="utf-8"))
-        self.figures = json.loads(self._figures, parse_constant=lambda name: pytest.fail(f"{name} is no number"))
-        for figure in self.figures:
-            go.Figure(figure)  # raises for what plotly.js does not know
-
-    def handle_starttag(self, tag, attrs):
-        self._inside = (tag, dict(attrs).get("id"))
-        self.loads += [value for name, value in attrs if name in ("src", "href", "data")]
-        self.loads += [tag] if tag in ("link", "iframe", "object", "embed") else []
-
-    def handle_endtag(self, tag):
-        self._inside = None
-
-    def handle_data(self, data):
-        if self._inside == ("script", "figures"):
-            self._figures = data
-        elif self._inside and self._inside[0] not in ("script", "style"):
-            self.shown += data + "\n"
-
-    def fact(self, name):
-        found = re.search(rf"^{re.escape(name)}\n+(.+)$", self.shown, re.MULTILINE)
-        return found and found[1]
-
-    def trace(self, number, name):
-        """The data of one trace of a figure; None if it is not there."""
-        return next((trace for trace in self.figures[number]["data"] if trace.get("name") == name), None)
 
 
 def answered(start, *, ttft, itls, due=None, prompt_len=10, output_len=None):
@@ -69,7 +28,7 @@ def answered(start, *, ttft, itls, due=None, prompt_len=10, output_len=None):
 
 
 def failed(start, error="503: no <room>"):
-    return RequestResult(due_time=start, start_time=start, e2el=0.25, error=error)
+    return RequestResult(due_time=start, start_time=start, error=error, seconds=0.25)
 
 
 RESULTS = [
@@ -143,10 +102,6 @@ class TestServe:
         assert tokens == pytest.approx(1000)
         first = 2 * sum(time < edges[1] for one in results[:1] for time in (0.05 + 0.01 * k for k in range(50)))
         assert rates[0] == pytest.approx(first / edges[1])
-
-    def test_events(self):
-        """With several tokens, each counts for as many as it has on average."""
-        assert token_events([answered(1.0, ttft=0.5, itls=[0.25], output_len=6), failed(0.0)]) == [(1.5, 3), (1.75, 3)]
 
     def test_running_requests(self, tmp_path):
         results = [answered(0.0, ttft=1.0, itls=[1.0]), answered(1.0, ttft=1.0, itls=[]), failed(1.5)]
@@ -227,6 +182,7 @@ ROOFLINE = {
     "machine": MACHINE,
     "ceilings": {"memory_gb_per_s": 20.0, "cache_gb_per_s": None, "gflop_per_s": {"bf16": 400.0, "int8": 800.0}},
     "model": "smollm2",
+    "kernels": "cpu avx2",
     "context": 256,
     "rows": [row(1, 10.0, 5.0, 0.5), row(8, 12.0, 6.0, 4.0), row(64, 64.0, 8.0, 32.0)],
     "b_sat": 10.5,
@@ -275,90 +231,15 @@ class TestRoofline:
         assert page.trace(1, "measured")["y"] == pytest.approx([100.0, 8000 / 12, 1000.0])
         assert page.trace(1, "ceiling")["y"] == pytest.approx([200.0, 8000 / 6, 2000.0])
 
-    @pytest.mark.parametrize(
-        "report",
-        [
-            {},
-            {"machine": MACHINE, "ceilings": ROOFLINE["ceilings"]},
-            {**ROOFLINE, "rows": []},
-            {**ROOFLINE, "rows": ROOFLINE["rows"][:1], "knee": None, "b_sat": None},
-            {**ROOFLINE, "rows": [row(1, 10.0, 0.0, 0.0)]},
-        ],
-    )
-    def test_little_to_show(self, tmp_path, report):
-        page = roofline_page(tmp_path, report)
-        assert bool(report.get("rows")) == bool(page.figures[0]["data"])
+    def test_a_single_batch_size_has_no_knee(self, tmp_path):
+        page = roofline_page(tmp_path, {**ROOFLINE, "rows": ROOFLINE["rows"][:1], "knee": None})
+        assert page.fact("knee") is None
+        names = [trace["name"] for trace in page.figures[0]["data"]]
+        assert "B_sat 10.5" in names
+        assert not any("knee" in name for name in names)
 
 
-def trial(number, latency=None, throughput=None, state="complete", **settings):
-    metrics = {} if latency is None else {"p99_e2el_ms": latency, "output_throughput": throughput}
-    return {"number": number, "settings": settings, "metrics": metrics, "state": state, "seconds": 1.0}
-
-
-TRIALS = [
-    trial(0, 300.0, 100.0, max_num_seqs=256, quantization="auto"),
-    trial(1, 400.0, 150.0, max_num_seqs=64, quantization="int8"),
-    trial(2, 350.0, 90.0, max_num_seqs=8, quantization="int8"),
-    trial(3, 900.0, 200.0, "slo_missed", max_num_seqs=8, quantization="<int4>"),
-    trial(4, state="failed", max_num_seqs=8, quantization="int8"),
-    trial(5, math.nan, 90.0, "slo_missed", max_num_seqs=8, quantization="int8"),
-]
-
-
-def tune_page(tmp_path, trials=TRIALS, **given):
-    given = {"latency": "p99_e2el_ms", "slo": 500.0, "best": 1, "facts": {"Goal": "p99_e2el_ms<500"}} | given
-    write_tune_plot(tmp_path / "tune.html", trials, **given)
-    return Page(tmp_path / "tune.html")
-
-
-class TestTune:
-    def test_facts(self, tmp_path):
-        page = tune_page(tmp_path)
-        assert page.fact("Goal") == "p99_e2el_ms<500"
-        assert page.fact("Trials") == "6: 3 met the SLO, 2 missed it, 1 failed"
-
-    def test_throughput_over_latency(self, tmp_path):
-        page = tune_page(tmp_path)
-
-        def points(name):
-            trace = page.trace(0, name)
-            return list(zip(trace["x"], trace["y"], strict=True))
-
-        assert points("met the SLO") == [(300.0, 100.0), (400.0, 150.0), (350.0, 90.0)]
-        assert points("missed the SLO") == [(900.0, 200.0)]
-        assert points("Pareto front") == [(300.0, 100.0), (400.0, 150.0)]
-        assert points("best") == [(400.0, 150.0)]
-        assert points("default") == [(300.0, 100.0)]
-        assert points("SLO: 500") == [(500.0, 0.0), (500.0, 200.0)]
-        (label,) = page.trace(0, "missed the SLO")["hovertext"]
-        assert "trial 3: slo missed" in label
-        assert "max_num_seqs: 8<br>quantization: &lt;int4&gt;" in label
-
-    def test_effects(self, tmp_path):
-        """Values in their order, whatever the order of the trials."""
-        figure = tune_page(tmp_path).figures[1]
-        assert figure["layout"]["xaxis"]["title"]["text"] == "max_num_seqs"
-        assert figure["layout"]["xaxis"]["categoryarray"] == ["8", "64", "256"]
-        assert figure["layout"]["xaxis2"]["categoryarray"] == ["<int4>", "auto", "int8"]
-        met, missed = figure["data"][:2]
-        assert (met["x"], met["y"]) == (["256", "64", "8"], [100.0, 150.0, 90.0])
-        assert (missed["x"], missed["y"]) == (["8"], [200.0])
-
-    @pytest.mark.parametrize("trials", [[], TRIALS[4:], TRIALS[:1], [TRIALS[3]]])
-    def test_few_trials(self, tmp_path, trials):
-        page = tune_page(tmp_path, trials, slo=None, best=None)
-        notes = [note["text"] for note in page.figures[1]["layout"]["annotations"]]
-        assert notes == ["no setting was varied"]
-
-    def test_pareto_front(self):
-        """Of equal trials one is enough; what is better in one is not beaten."""
-        points = [(2, 5), (1, 3), (2, 5), (3, 5), (3, 9), (4, 8), (1, 2)]
-        trials = [trial(number, *point) for number, point in enumerate(points)]
-        front = pareto_front(trials, latency="p99_e2el_ms", throughput="output_throughput")
-        assert [one["number"] for one in front] == [1, 0, 4]
-
-
-PAGES = [serve_page, roofline_page, tune_page]
+PAGES = [serve_page, roofline_page]
 
 
 @pytest.mark.parametrize("make", PAGES)
@@ -392,7 +273,7 @@ def test_pages_in_a_browser(tmp_path):
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     pages = [make(tmp_path) for make in PAGES]
     with Browser(path) as browser:
-        for page, name in zip(pages, ("serve", "roofline", "tune"), strict=True):
+        for page, name in zip(pages, ("serve", "roofline"), strict=True):
             tab = browser.open((tmp_path / f"{name}.html").as_uri())
             for number, figure in enumerate(page.figures):
                 place = f"document.querySelector('#figure-{number}')"

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from pelton.bench.serving.result_keys import is_result_key
 from pelton.cli.main import main
-from tests.bench.test_serve import VLLM_KEYS
+from tests.bench.serving.test_run import VLLM_KEYS
 from tests.cli.helpers import PELTON
 from tests.support.event_server import EventServer, Refuse, tokens
 from tests.support.served import REPOSITORY
@@ -99,6 +100,60 @@ def test_metadata_does_not_replace_figures(server, tmp_path, capsys):
     assert server.received == []
 
 
+def test_every_entry_of_a_result_is_refused_as_metadata(server, tmp_path):
+    flags = ["--save-result", "--save-detailed", "--result-dir", tmp_path, "--result-filename", "r.json"]
+    ramp = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", 100, "--ramp-up-end-rps", 200]
+    assert bench(server, *flags, *ramp, "--goodput", "ttft:5", "--metadata", "mine=1", "--header", "X-Key=secret") == 0
+    content = (tmp_path / "r.json").read_text()
+    result = json.loads(content)
+    assert {name for name in result if not is_result_key(name)} == {"mine"}
+    assert result["settings"]["goodput"] == [["ttft", 5.0]]
+    assert result["settings"]["temperature"] == 0.0
+    assert result["settings"]["request_rate"] == "inf"
+    assert "secret" not in content
+
+
+def test_places_that_cannot_be_written_are_refused_before_the_run(server, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for flags, words in (
+        (["--result-dir", tmp_path / "file"], "--result-dir is"),
+        (["--result-dir", tmp_path, "--result-filename", "none/r.json"], "--result-filename is"),
+        (["--result-dir", tmp_path, "--result-filename", "."], "--result-filename must name a file"),
+    ):
+        assert bench(server, "--save-result", *flags) == 2
+        assert words in capsys.readouterr().err
+    assert server.received == []
+
+
+@pytest.mark.parametrize("broken", ["save_result", "write_serve_plot"])
+def test_what_cannot_be_written_keeps_nobody_from_the_rest(server, tmp_path, capsys, monkeypatch, broken):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    place = {"save_result": "pelton.cli.bench_serve", "write_serve_plot": "pelton.bench.plots"}[broken]
+    monkeypatch.setattr(f"{place}.{broken}", full)
+    flags = ["--save-result", "--result-dir", tmp_path, "--result-filename", "r.json", "--plot", tmp_path / "p.html"]
+    assert bench(server, *flags) == 1
+    out, error = capsys.readouterr()
+    assert "pelton: somewhere cannot be written: No space left on device" in error
+    assert "6 completed, 0 failed" in out
+    (written,) = tmp_path.iterdir()
+    assert written.name == ("p.html" if broken == "save_result" else "r.json")
+
+
+def test_files_are_written_whoever_reads_the_figures(server, tmp_path):
+    """Such as `| less`, which may end before."""
+    flags = ["--save-result", "--result-dir", tmp_path, "--result-filename", "r.json", "--plot", tmp_path / "p.html"]
+    run = process(server, *flags)
+    run.stdout.close()
+    error = run.stderr.read()
+    assert run.wait(timeout=120) == 1, error
+    run.stderr.close()
+    assert "Traceback" not in error
+    assert json.loads((tmp_path / "r.json").read_text())["completed"] == 40
+    assert (tmp_path / "p.html").exists()
+
+
 def test_the_plot_works_without_a_network(server, tmp_path):
     path = tmp_path / "run.html"
     assert bench(server, "--plot", path) == 0
@@ -184,6 +239,32 @@ def test_ctrl_c_ends_the_run_and_shows_what_there_is(tmp_path):
     assert "Stopped early: interrupted" in out
     assert "Traceback" not in error
     assert json.loads((tmp_path / "r.json").read_text())["stopped"] == "interrupted"
+
+
+@pytest.mark.parametrize("is_warm_up", [True, False])
+def test_ctrl_c_in_the_warm_up_and_twice(tmp_path, is_warm_up):
+    """In the warm-up the first ends all; in the run, a second one while the first is being seen to."""
+    with EventServer(tokens(first=600.0)) as server:
+        flags = ["--save-result", "--result-dir", tmp_path]
+        run = process(server, *flags, *(["--num-warmups", 3] if is_warm_up else []))
+        try:
+            deadline = time.monotonic() + 120
+            while len(server.received) < 3:
+                assert run.poll() is None, run.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            run.send_signal(signal.SIGINT)
+            if not is_warm_up:
+                run.send_signal(signal.SIGINT)
+            out, error = run.communicate(timeout=120)
+        finally:
+            run.kill()
+            run.wait()
+    assert run.returncode == 130, error
+    assert "Traceback" not in error
+    if is_warm_up:
+        assert out == ""
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_as_a_process_without_warnings(server):

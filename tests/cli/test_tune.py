@@ -41,6 +41,8 @@ def test_help_does_without_the_engine_and_the_extras():
         (["--slo", "p99_e2el_ms"], "--slo: 'p99_e2el_ms' is no bound"),
         (["--slo", "speed<5"], "--slo: 'speed<5' has an unknown metric"),
         ([*SLO, "--minimize", "p50_ttft_ms"], "--minimize is given, but the highest request rate is sought"),
+        (["--slo", "output_throughput>5"], "--slo output_throughput>5 is on output_throughput, which is no latency"),
+        ([*SLO, "--", "--revision", "main"], "the flags after --: --revision is given, but prompts are made of tokens"),
         ([*SLO, "--maximize", "p50_ttft_ms"], "--maximize must be one of request_throughput"),
         ([*SLO, "--request-rate", "1", "--max-concurrency", "2"], "request_rate and max_concurrency are both given"),
         (["--request-rate", "1"], "say what is to be low, such as --minimize p50_ttft_ms"),

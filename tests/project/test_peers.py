@@ -1,9 +1,13 @@
 """Comparisons with other engines: what is told of those that are missing, fail or hang, and what the tables say."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +16,8 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import report
-from benchmarks.peers.workloads import WORKLOADS, common_prefix
+from benchmarks.peers.workloads import WORKLOADS, common_prefix, requests
+from pelton.config import LinearScaling, RopeConfig
 
 REPOSITORY = Path(__file__).parents[2]
 PEERS = REPOSITORY / "benchmarks" / "peers"
@@ -80,6 +85,8 @@ def test_serving(tmp_path: Path) -> None:
     [
         (["--engines", "pelton:int3"], "pelton:int3: Pelton's formats are"),
         (["--engines", "other:Q8_0"], "other:Q8_0: an engine is pelton, llama.cpp"),
+        (["--engines", "vllm:Q8_0"], "vllm:Q8_0: vllm's formats are bf16, fp32"),
+        (["--engines", "llama.cpp:bf16"], "llama.cpp:bf16: llama.cpp reads GGUF files"),
         (["--rounds", "0"], "must be at least 1"),
         (["--rates", "-1"], "must be a number above 0"),
     ],
@@ -150,7 +157,7 @@ def test_an_engine_without_a_server_says_so(module: Any, tmp_path: Path) -> None
     reasons: dict[str, str] = {}
     load = module("servers").Load([1.0], 1.0, 1, "smollm2")
     limits = {"load_seconds": 1.0, "rate_seconds": 1.0}
-    assert module("servers").measure(engine, load, **limits, failed=reasons.__setitem__) == []
+    assert module("servers").measure(engine, load, 0, **limits, failed=reasons.__setitem__) == []
     assert reasons == {"serving": "OpenVINO GenAI has no server of its own"}
 
 
@@ -158,14 +165,170 @@ def test_tuning_keeps_what_helps(module: Any, tmp_path: Path) -> None:
     tuning, engines = module("tuning"), module("engines")
     engine = engines.Engine("llama.cpp", "Q8_0", tmp_path, tmp_path, "smollm2", 2, engines.PEERS["llama.cpp"].settings)
 
-    def measure(candidate: Any) -> Mapping[str, float]:
+    order = []
+
+    def measure(candidate: Any, repetition: int) -> Mapping[str, float]:
+        order.append((candidate.settings["ubatch"], repetition))
         if candidate.settings["cache_type"] == "q8_0":
             return {"short_batch": 1000.0}  # the other workloads failed
         return dict.fromkeys(tuning.WORKLOADS, 20.0 if candidate.settings["ubatch"] == 2048 else 10.0)
 
     best, trials = tuning.tuned(engine, measure)
     assert best.settings == engine.settings | {"ubatch": 2048}
-    assert len(trials) == 1 + sum(len(values) for values in engines.PEERS["llama.cpp"].candidates.values())
+    assert order[:6] == [(512, 0), (128, 0), (512, 1), (128, 1), (512, 2), (128, 2)]
+    assert len(trials) == 3 * 6 + 3 + 1  # the last candidate fails, and is not tried again
+
+
+def test_one_lucky_trial_does_not_choose_a_setting(module: Any, tmp_path: Path) -> None:
+    tuning, engines = module("tuning"), module("engines")
+    engine = engines.Engine("transformers", "fp32", tmp_path, tmp_path, "smollm2", 2, {"attn_implementation": "sdpa"})
+
+    def measure(candidate: Any, repetition: int) -> Mapping[str, float]:
+        is_lucky = candidate.settings["attn_implementation"] == "eager" and repetition == 0
+        return dict.fromkeys(tuning.WORKLOADS, 20.0 if is_lucky else 10.0)
+
+    assert tuning.tuned(engine, measure)[0].settings == {"attn_implementation": "sdpa"}
+
+
+def test_a_prefix_cache_finds_nothing_but_the_shared_prefix() -> None:
+    beginnings: dict[tuple[int, ...], tuple[object, ...]] = {}
+    for name, workload in WORKLOADS.items():
+        for repetition in range(3):
+            for purpose in ("warm-up", "timed"):
+                prompts = requests(name, repetition, purpose)
+                assert [len(ids) for ids in prompts] == [workload.prefix_len + workload.prompt_len] * len(prompts)
+                own = {tuple(ids[:16]) for ids in prompts}
+                assert len(own) == (1 if workload.prefix_len else workload.num_requests)
+                for beginning in own:
+                    assert beginnings.setdefault(beginning, (name, repetition, purpose)) == (name, repetition, purpose)
+
+
+def test_the_warm_up_has_the_shapes_of_what_is_timed(module: Any) -> None:
+    calls: list[tuple[int, int, int]] = []
+
+    class Recorder:
+        def prepare(self, num_requests: int, num_tokens: int) -> None:
+            pass
+
+        def generate(self, prompts: list[list[int]], num_out: int) -> list[int]:
+            calls.append((len(prompts), len(prompts[0]), num_out))
+            return [num_out] * len(prompts)
+
+    for name in ("stream", "prefill", "offline"):
+        module("workloads").measure(Recorder(), name, 0)
+    assert calls == [(1, 32, 128), (1, 32, 128), (4, 1024, 1), (4, 1024, 1), (64, 128, 16), (64, 128, 128)]
+
+
+def is_running(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_engines_end_with_the_comparison(module: Any, tmp_path: Path, number: signal.Signals) -> None:
+    told = tmp_path / "pids"
+    script = f"""
+    case "$*" in
+      *"json.dumps"*) echo '{{}}';;
+      *) sleep 300 & echo $$ $! > {told}.new; mv {told}.new {told}; wait;;
+    esac"""
+    fake_engine(module, tmp_path, script)
+    flags = ["--engines", "llama.cpp:stored", "--environments", str(tmp_path), "--workloads", "smoke"]
+    process = subprocess.Popen([sys.executable, str(PEERS), "smollm2", *flags], cwd=REPOSITORY, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while not told.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        pids = [int(pid) for pid in told.read_text().split()]
+        os.kill(process.pid, number)
+        assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+        while any(map(is_running, pids)) and time.monotonic() < deadline + 30:
+            time.sleep(0.05)
+        assert not any(map(is_running, pids))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_engine_whose_program_is_missing_says_so(module: Any, tmp_path: Path) -> None:
+    engine = module("engines").Engine("llama.cpp", "Q8_0", tmp_path, tmp_path, "smollm2", 1, {})
+    found, reasons = measured(module, engine, ["stream"])
+    assert (found, reasons.keys()) == ([], {"stream"})
+    assert reasons["stream"].endswith("does not start: No such file or directory")
+
+
+def test_the_file_as_stored_is_not_confused_with_one_of_its_type(module: Any, tmp_path: Path) -> None:
+    parser = module("engines")
+    stored, same = (
+        parser.Engine("llama.cpp", weight_format, tmp_path, tmp_path, "smollm2", 1, {})
+        for weight_format in ("stored", "Q8_0")
+    )
+    assert (stored.spec, stored.counterpart) == ("llama.cpp:stored", "pelton:stored")
+    assert (same.spec, same.counterpart) == ("llama.cpp:Q8_0", "pelton:int8")
+    assert stored.path != same.path
+
+
+def test_model_files_of_another_file_of_that_name_are_others(module: Any, tmp_path: Path) -> None:
+    path, folder_name = tmp_path / "model.gguf", module("model_files").folder_name
+    path.write_bytes(b"one")
+    first = folder_name(path)
+    assert folder_name(path) == first
+    path.write_bytes(b"other")
+    second = folder_name(path)
+    os.utime(path, (1, 1))
+    assert len({first, second, folder_name(path)}) == 3
+
+
+def test_a_model_file_that_cannot_be_made_is_told_and_nothing_is_left(module: Any, tmp_path: Path) -> None:
+    model_files, unavailable = module("model_files"), module("engines").UnavailableError
+    checkpoint = model_files.open_gguf("smollm2")
+    with pytest.raises(unavailable, match="there is no file of type Q3_X; this model's are stored, Q4_1, Q4_0"):
+        model_files.make(checkpoint, tmp_path, "Q3_X")
+    model_files.make(checkpoint, tmp_path, "stored")
+    assert [path.name for path in tmp_path.iterdir()] == ["stored.gguf"]
+    assert (tmp_path / "stored.gguf").resolve() == checkpoint.path.resolve()
+
+
+def test_a_file_that_does_not_name_its_type(module: Any) -> None:
+    checkpoint = type("Checkpoint", (), {"metadata": {}})()
+    assert module("model_files").stored_format(checkpoint) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"architecture": "other"}, "writes llama, gemma3, and no other"),
+        ({"rope": RopeConfig(1e5, LinearScaling(2.0))}, "scaling of the rotary embedding"),
+        ({"attention_bias": True}, "biases"),
+        ({"logit_softcap": 30.0}, "soft caps"),
+        ({"attention_scale": 1.0}, "another attention scale"),
+    ],
+)
+def test_what_a_config_would_leave_out_is_refused(module: Any, changes: dict[str, Any], reason: str) -> None:
+    config = module("model_files").open_gguf("smollm2").config
+    with pytest.raises(module("engines").UnavailableError, match=reason):
+        module("export").hf_config(replace(config, **changes))
+
+
+def test_rates_above_one_that_is_not_answered_are_told(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = module("servers")
+    engine = module("engines").Engine("pelton", "int8", tmp_path, tmp_path, "smollm2", 2, {})
+
+    def one_rate(engine: Any, load: Any, number: int, rate: float, *_: Any) -> dict[str, Any]:
+        return {"rate": rate, "failed": int(rate == 2.0)}
+
+    monkeypatch.setattr(servers, "_one_rate", one_rate)
+    reasons: dict[str, str] = {}
+    load = servers.Load([4.0, 1.0, 2.0, 8.0], 1.0, 1, "smollm2")
+    rows = list(servers._rates(engine, load, 0, 1, tmp_path, 1.0, reasons.__setitem__))
+    assert [row["rate"] for row in rows] == [1.0, 2.0]
+    why = "left out, since not all were answered at 2/s"
+    assert reasons == {"serving at 4/s": why, "serving at 8/s": why}
 
 
 def test_prompts_with_a_common_beginning() -> None:
@@ -191,7 +354,15 @@ def test_ratios_are_those_of_the_same_round() -> None:
 def test_tables_show_where_pelton_is_slower_and_what_failed() -> None:
     counterparts = {"other:Q8_0": "pelton:int8", "broken:Q8_0": "pelton:int8"}
     rows = [offline_row("pelton:int8", 0, 90.0), offline_row("other:Q8_0", 0, 1000.0)]
-    figures = {"num_prompts": 4, "completed": 4, "output_throughput": 50.0, "p99_ttft_ms": 9.0, "median_tpot_ms": 3.0}
+    figures = {
+        "num_prompts": 4,
+        "completed": 4,
+        "failed": 0,
+        "mean_input_len": 128.0,
+        "output_throughput": 50.0,
+        "p99_ttft_ms": 9.0,
+        "median_tpot_ms": 3.0,
+    }
     serving = [
         {"engine": "pelton:int8", "workload": "serving", "rate": 2.0, "mean_ttft_ms": 8.0, **figures},
         {"engine": "other:Q8_0", "workload": "serving", "rate": 2.0, "mean_ttft_ms": 5.0, **figures},
@@ -210,3 +381,20 @@ def test_tables_show_where_pelton_is_slower_and_what_failed() -> None:
     assert "stream: pelton:int8 has 0.09 of the speed of other:Q8_0" in told
     assert "serving 2 requests/s: TTFT mean, ms is 8.0 with pelton:int8, 5.0 with other:Q8_0" in told
     assert "TPOT" not in told.split("Pelton is behind in")[1]
+
+
+def test_serving_is_compared_where_all_is_answered() -> None:
+    def row(engine: str, rate: float, completed: int, throughput: float, ttft: float) -> dict[str, Any]:
+        figures = {"mean_ttft_ms": ttft, "p99_ttft_ms": 9.0, "median_tpot_ms": 3.0, "output_throughput": throughput}
+        counts = {"num_prompts": 10, "completed": completed, "failed": 10 - completed, "mean_input_len": 128.0}
+        return {"engine": engine, "workload": "serving", "rate": rate, **counts, **figures}
+
+    rows = [row("pelton:int8", 1.0, 10, 40.0, 1.0), row("other:Q8_0", 1.0, 10, 50.0, 1.0)]
+    rows += [row("pelton:int8", 2.0, 6, 40.0, 1.0), row("other:Q8_0", 2.0, 8, 50.0, 90.0)]
+    rows += [row("pelton:int8", 3.0, 10, 40.0, 9.0), row("other:Q8_0", 3.0, 5, 50.0, 1.0)]
+    rows += [row("other:Q8_0", 4.0, 7, 50.0, 1.0)]
+    assert report.losses([], report.summarize_serving(rows), {"other:Q8_0": "pelton:int8"}) == [
+        "serving 1 requests/s: output tokens/s is 40.0 with pelton:int8, 50.0 with other:Q8_0",
+        "serving 2 requests/s: pelton:int8 answered 6 requests, other:Q8_0 8",
+        "serving 4 requests/s: pelton:int8 answered 0 requests, other:Q8_0 7",
+    ]

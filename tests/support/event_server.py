@@ -45,6 +45,8 @@ class Received:
     body: dict[str, Any]
     at: float
     """When it was there, by `perf_counter`."""
+    header_lines: list[tuple[str, str]] = field(default_factory=list)
+    """All of them, with names as they were written."""
     sent_at: list[float] = field(default_factory=list)
     """Just before each of the bytes was sent."""
 
@@ -101,6 +103,7 @@ class EventServer:
         self.script = script
         self.models = [{"id": "stand-in"}] if models is None else models
         self.received: list[Received] = []
+        self.num_connections = 0
         self.num_at_once = 0
         self.most_at_once = 0
         self.models_status = 200
@@ -141,6 +144,7 @@ class EventServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self.num_connections += 1
         self._tasks.add(task)
         try:
             while await self._exchange(reader, writer):
@@ -156,7 +160,8 @@ class EventServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.strip().split("\r\n")
         method, path, _ = first.split(" ")
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        header_lines = [(name, value) for name, value in (line.split(": ", 1) for line in lines)]
+        headers = {name.lower(): value for name, value in header_lines}
         content = await reader.readexactly(int(headers.get("content-length", 0)))
         at = perf_counter()
         if method == "GET":
@@ -164,7 +169,7 @@ class EventServer:
             status = self.models_status if is_list else 404
             _answer(writer, Refuse(status, json.dumps({"data": self.models}).encode() if is_list else b"{}"))
             return True
-        request = Received(path, headers, json.loads(content), at)
+        request = Received(path, headers, json.loads(content), at, header_lines)
         self.received.append(request)
         self.num_at_once += 1
         self.most_at_once = max(self.most_at_once, self.num_at_once)

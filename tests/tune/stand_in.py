@@ -5,15 +5,16 @@
 
 - no-start (8): the server does not start; never: no server does
 - dies (8): the server ends under load; fails (8): requests fail; no-result: the load ends without one
+- queue: requests fail above half of what the server can do
+- later (all but the default): what is drawn anew takes longer; later-dies: the server of the default ends, too
 - slow: a load takes a minute; stubborn: the server ignores SIGTERM
 """
 
-import http.client
-import http.server
 import json
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -61,40 +62,42 @@ def serve(arguments):
     if mishap == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            if self.path == "/settings" and mishap == "dies" and settings["max_num_seqs"] == 8:
+    listener = socket.create_server(("127.0.0.1", int(flag(arguments, "port"))))
+    print(f"Listening at http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    body = json.dumps({"settings": settings, "mishap": mishap})
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            path = connection.recv(65536).split()[1]
+            dies = {"dies": 8, "later-dies": DEFAULTS["max_num_seqs"]}.get(mishap)
+            if path == b"/settings" and settings["max_num_seqs"] == dies:
                 print("pelton: out of memory", flush=True)
                 os._exit(3)
-            self.answer({"settings": settings, "mishap": mishap})
-
-        def do_POST(self):
-            self.answer({})
-
-        def answer(self, content):
-            body = json.dumps(content).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    http.server.ThreadingHTTPServer(("127.0.0.1", int(flag(arguments, "port"))), Handler).serve_forever()
+            connection.sendall(f"HTTP/1.0 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
 def load(arguments):
-    connection = http.client.HTTPConnection("127.0.0.1", int(flag(arguments, "port")))
-    connection.request("GET", "/settings")
-    server = json.loads(connection.getresponse().read())
+    with socket.create_connection(("127.0.0.1", int(flag(arguments, "port")))) as connection:
+        connection.sendall(b"GET /settings HTTP/1.0\r\n\r\n")
+        answer = connection.makefile("rb").read()
+    server = json.loads(answer.partition(b"\r\n\r\n")[2])
     if server["mishap"] == "no-result":
         sys.exit("pelton: something is wrong")
     is_late = server["mishap"] == "slow"
     if is_late:
         time.sleep(min(60.0, float(flag(arguments, "max_seconds"))))
     rate = flag(arguments, "request_rate")
-    result = metrics(server["settings"], None if rate is None else float(rate))
+    rate = None if rate is None else float(rate)
+    result = metrics(server["settings"], rate)
+    is_drawn_anew = flag(arguments, "seed") is not None
+    if server["mishap"].startswith("later") and is_drawn_anew and server["settings"] != DEFAULTS:
+        result["p99_e2el_ms"] *= 1000
+    most = capacity(server["settings"]) / TOKENS_PER_REQUEST
     metric, _, limit = flag(arguments, "stop_when", "p99_e2el_ms>=inf").partition(">=")
     result["stopped"] = f"{metric}>={limit} is sure" if result[metric] >= float(limit) else None
-    if fails := is_late or (server["mishap"] == "fails" and server["settings"]["max_num_seqs"] == 8):
+    fails = is_late or (server["mishap"] == "fails" and server["settings"]["max_num_seqs"] == 8)
+    fails |= server["mishap"] == "queue" and (rate is None or rate > most / 2)
+    if fails:
         result |= {"failed": 3, "failures": [{"kind": "status", "count": 3, "first": "status 500: oh"}]}
     (Path(flag(arguments, "result_dir")) / flag(arguments, "result_filename")).write_text(json.dumps(result))
     sys.exit(1 if fails else 0)

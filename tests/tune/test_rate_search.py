@@ -5,6 +5,7 @@ import math
 import pytest
 
 from pelton.tune.rate_search import MAX_LOADS, MAX_LOADS_OF_LOSERS, RESOLUTION, best_load, search_rate
+from pelton.tune.server import ProcessError
 from pelton.tune.trial_log import Load
 
 
@@ -46,6 +47,12 @@ def test_no_limit_is_met():
     (load,) = loads_for(math.inf, None)
     assert load.request_rate is None
     assert best_load([load]) is load
+
+
+def test_a_server_that_answers_nothing():
+    load = Load(None, False, 1.0, "", {"request_throughput": 0.0}, failure="3 requests failed: no memory")
+    with pytest.raises(ProcessError, match=r"^3 requests failed: no memory$"):
+        search_rate(lambda rate, stop_early: load, None, 0.0)
 
 
 def test_none_meets_it():

@@ -104,6 +104,15 @@ def test_the_order_of_trials():
     assert [one.number for one in ranked(trials, lowest)] == [2, 4, 3, 1, 0]
 
 
+def test_what_the_server_refuses_is_not_proposed():
+    space = make_space(["quantization=auto,int8,int4", "dtype=float32,auto", "max_num_seqs=4,8,16"], {}, 2, 1000)
+    trials = []
+    while (settings := propose(space, GOAL, trials, 0)) is not None:
+        assert settings["dtype"] == "auto" or settings["quantization"] == "auto"
+        trials.append(Trial(len(trials), settings, [], FAILED))
+    assert len(trials) == 4 * 4
+
+
 def test_failures_of_all_kinds_do_not_disturb_it():
     trials = search(0, NUM_RANDOM_TRIALS + 3)
     failed = [Trial(trial.number, trial.settings, [], FAILED) for trial in trials]

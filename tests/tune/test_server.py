@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pelton.tune.server import OwnedProcess, ProcessError, ServerProcess, free_port
+from pelton.tune.server import OwnedProcess, ProcessError, ServerProcess
 from tests.support.served import wait_until_gone
 from tests.tune.helpers import REPOSITORY
 
@@ -101,21 +101,32 @@ def test_it_ends_when_its_owner_is_killed(tmp_path):
 
 def test_a_server(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    port = free_port()
-    command = ["tests.tune.stand_in", "serve", "surface", "--port", str(port)]
-    with ServerProcess(command, port, tmp_path / "server.log") as server:
+    command = ["tests.tune.stand_in", "serve", "surface", "--port", "0"]
+    with ServerProcess(command, tmp_path / "server.log") as server:
         server.wait_until_ready(SECONDS)
+        assert f"Listening at http://127.0.0.1:{server.port}" in server.said()
         server.forget_prompts()
         server.check_runs()
     message = r"ended with status 1: ValueError: invalid literal for int"
-    broken = ServerProcess([*command, "--max-num-seqs", "many"], port, tmp_path / "server.log")
+    broken = ServerProcess([*command, "--max-num-seqs", "many"], tmp_path / "server.log")
     with broken as server, pytest.raises(ProcessError, match=message):
         server.wait_until_ready(SECONDS)
+
+
+def test_the_server_of_another_is_not_taken_for_ours(tmp_path, monkeypatch):
+    """Whoever listens at the port that ours was told, ours ends."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    command = ["tests.tune.stand_in", "serve", "surface", "--port"]
+    with ServerProcess([*command, "0"], tmp_path / "foreign.log") as foreign:
+        foreign.wait_until_ready(SECONDS)
+        ours = ServerProcess([*command, str(foreign.port)], tmp_path / "server.log")
+        with ours as server, pytest.raises(ProcessError, match="Address already in use"):
+            server.wait_until_ready(SECONDS)
 
 
 def test_a_server_that_is_never_ready(tmp_path, monkeypatch):
     (tmp_path / "module_under_test.py").write_text(SLEEPS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    sleeping = ServerProcess(["module_under_test"], free_port(), tmp_path / "server.log")
+    sleeping = ServerProcess(["module_under_test"], tmp_path / "server.log")
     with sleeping as server, pytest.raises(ProcessError, match="not ready after 0 seconds"):
         server.wait_until_ready(0.2)

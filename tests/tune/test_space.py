@@ -68,6 +68,16 @@ def test_what_is_fixed_is_not_sought():
     assert space.normal(space.default | {"long_prefill_token_threshold": 256}) == space.default
 
 
+def test_what_the_server_refuses_is_not_tried():
+    assert "quantization" not in names(make_space([], {"dtype": "float32"}, 1, 1000))
+    space = make_space(["quantization=auto,int8", "dtype=float32,auto"], {}, 1, 1000)
+    generator, tried = random.Random(1), []
+    while (settings := space.draw(generator, tried)) is not None:
+        tried.append(settings)
+    assert len(tried) == 3
+    assert {"quantization": "int8", "dtype": "float32"} not in tried
+
+
 def test_the_same_in_other_words():
     space = make_space([], {}, num_cores=4, max_concurrency=100)
     default = space.default
@@ -99,6 +109,7 @@ def test_all_are_drawn_in_the_end():
         (["quantization=int3"], {}, "quantization must be one of auto, none, int8, int4, got 'int3'"),
         (["port=1,2"], {}, "--port cannot be given: each trial's server has an address of its own"),
         (["api_key=a"], {}, "--api-key cannot be given"),
+        (["revision=a,b"], {}, "--search revision=a,b: it is one model that is tuned; give --revision after --"),
         (["served_model_name=a"], {}, "served_model_name takes lists, which cannot be sought"),
         (["check_nan=yes"], {}, "check_nan must be true or false, got 'yes'"),
         (["max_num_seqs=1", "max_num_seqs=2"], {}, "--search max_num_seqs is given twice"),

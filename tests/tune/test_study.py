@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pelton.tune.study import run_tune
 from pelton.tune.trial_log import COMPLETE, FAILED, SLO_MISSED
 from tests.support.served import wait_until_gone
 from tests.tune import stand_in
-from tests.tune.helpers import REPOSITORY, tune
+from tests.tune.helpers import REPOSITORY, STAND_IN, make_config, tune
 
 SECONDS = 60.0
 SMALL = ("max_num_seqs=8,32,64",)
@@ -29,7 +31,7 @@ def lines(folder):
 
 
 def test_a_small_space_is_tried_as_a_whole_and_nothing_twice(tmp_path):
-    outcome, told = tune(tmp_path, search=SMALL, confirm_rounds=2, slo=("p99_e2el_ms<200",))
+    outcome, told = tune(tmp_path, search=SMALL, confirm_rounds=1, slo=("p99_e2el_ms<200",))
     tried = [trial["settings"]["max_num_seqs"] for trial in lines(tmp_path)]
     assert tried[0] == 256
     assert sorted(tried) == [8, 32, 64, 256]
@@ -39,10 +41,14 @@ def test_a_small_space_is_tried_as_a_whole_and_nothing_twice(tmp_path):
     states = {trial.settings["max_num_seqs"]: trial.state for trial in outcome.trials}
     assert states == {256: SLO_MISSED, 64: SLO_MISSED, 32: COMPLETE, 8: COMPLETE}
     plain = outcome.report.as_plain()
-    assert (plain["is_slo_met_again"], len(plain["again"]["best"]), len(plain["again"]["default"])) == (True, 2, 2)
+    (again,) = plain["again"]
+    assert (plain["is_slo_met_again"], plain["is_confirmed"]) == (True, True)
+    assert (len(again["best"]), len(again["default"])) == (1, 1)
     expected = stand_in.capacity(stand_in.DEFAULTS | {"max_num_seqs": 32}) / stand_in.capacity(stand_in.DEFAULTS)
     assert plain["gain"] == pytest.approx(expected)
     assert len(told) == 1 + 4 + 2
+    assert "it kept the SLO in 1 of 1 rounds; the default did in 0 of 1 rounds; " in text
+    assert (tmp_path / again["best"][0]["result_file"]).exists()
     assert any("max_num_seqs 64: SLO missed, stopped early, for p99_e2el_ms>=200 is sure; " in line for line in told)
     assert "max_num_seqs 32: output_throughput" in "\n".join(told)
 
@@ -71,12 +77,85 @@ def test_the_default_may_be_the_best(tmp_path):
 
 def test_the_default_is_kept_if_others_are_hardly_better(tmp_path):
     flags = ("--max-num-seqs", "32", "--quantization", "int8")
-    outcome, _ = tune(tmp_path, search=("max_num_batched_tokens=1900,1950",), serve_flags=flags, confirm_rounds=1)
+    outcome, _ = tune(tmp_path, search=("max_num_batched_tokens=1900,1950",), serve_flags=flags)
     text = outcome.report.text()
     assert outcome.report.best.number > 0
-    assert "Keep the default settings: the best, trial" in text
+    assert f"Keep the default settings: the best, trial {outcome.report.best.number}, has 1.0" in text
     assert "    pelton serve surface --max-num-seqs 32 --quantization int8\n" in text
     assert outcome.report.as_plain()["recommended_trial"] == 0
+    assert outcome.report.as_plain()["again"] == []
+
+
+def test_the_best_misses_the_slo_again(tmp_path):
+    """The default is kept if it is good; else nothing is recommended."""
+    options = {"model": "surface-later", "search": ("max_num_seqs=32",), "confirm_rounds": 1}
+    good, _ = tune(tmp_path / "good", slo=("p99_e2el_ms<2000",), **options)
+    assert "Keep the default settings: trial 1 missed the SLO when it was measured again\n" in good.report.text()
+    assert good.report.recommended.number == 0
+    bad, _ = tune(tmp_path / "bad", **options)
+    text = bad.report.text()
+    assert "No settings are to be recommended: trial 1 missed the SLO when it was measured again\nIn the search" in text
+    assert (bad.report.best.number, bad.report.recommended) == (1, None)
+    assert bad.report.as_plain()["command"] is None
+
+
+def test_the_default_failed_and_the_best_does_not_keep_the_slo(tmp_path):
+    outcome, told = tune(tmp_path, model="surface-later-dies", search=("max_num_seqs=32",))
+    assert [trial.state for trial in outcome.trials] == [FAILED, COMPLETE]
+    assert outcome.report.recommended is None
+    assert sum(line.startswith("Measured again") for line in told) == 1
+
+
+def test_the_log_has_what_was_measured_again(tmp_path):
+    first, told = tune(tmp_path, search=("max_num_seqs=32",), confirm_rounds=1)
+    assert sum(line.startswith("Measured again") for line in told) == 2
+    second, told = tune(tmp_path, search=("max_num_seqs=32",), confirm_rounds=1)
+    assert len(told) == 1
+    assert second.report.text().splitlines()[1:] == first.report.text().splitlines()[1:]
+
+
+def interrupted(folder, moments, **options):
+    """By Ctrl-C when the last of these has been told."""
+    told = []
+
+    def tell(line):
+        told.append(line)
+        if all(any(moment in line for line in told) for moment in moments):
+            raise KeyboardInterrupt
+
+    return run_tune(make_config(folder, **options), commands=STAND_IN, tell=tell, num_cores=2)
+
+
+def test_ctrl_c_while_the_best_is_measured_again(tmp_path):
+    """What was measured counts, and is not measured again when it goes on."""
+    options = {"search": ("max_num_seqs=32",), "confirm_rounds": 2}
+    outcome = interrupted(tmp_path, ["Measured again, round 2"], **options)
+    assert outcome.is_interrupted
+    assert outcome.report.recommended.number == 1
+    assert "Best so far, but not measured again as often as it should be, trial 1: it kept" in outcome.report.text()
+    assert outcome.report.as_plain()["is_confirmed"] is False
+    whole, told = tune(tmp_path, **options)
+    assert sum(line.startswith("Measured again") for line in told) == 2
+    assert whole.report.as_plain()["is_confirmed"] is True
+
+
+def test_ctrl_c_does_not_bring_back_what_was_refuted(tmp_path):
+    options = {"model": "surface-later", "slo": ("p99_e2el_ms<2000",), "search": ("max_num_seqs=32,64",)}
+    outcome = interrupted(tmp_path, ("round 1: trial 1", "round 1: trial 2"), **options)
+    assert outcome.is_interrupted
+    best = outcome.report.best.number
+    assert f"Keep the default settings: trial {best} missed the SLO when it was" in outcome.report.text()
+    assert outcome.report.recommended.number == 0
+    assert len(outcome.report.as_plain()["again"]) == 1
+
+
+def test_measuring_again_ends_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("pelton.tune.study._Study._seconds_of_confirmation", lambda self: 0.0)
+    first, _ = tune(tmp_path, search=("max_num_seqs=32",), confirm_rounds=0)
+    seconds = first.trials[0].seconds * 3
+    outcome, _ = tune(tmp_path, search=("max_num_seqs=32",), confirm_rounds=1000, max_minutes=seconds / 60)
+    assert not outcome.report.as_plain()["is_confirmed"]
+    assert "not measured again" in outcome.report.text()
 
 
 def test_no_settings_meet_the_slo(tmp_path):
@@ -112,9 +191,36 @@ def test_nothing_works(tmp_path, model, message):
     outcome, _ = tune(tmp_path, model=model)
     assert len(outcome.trials) == 3
     text = outcome.report.text()
-    assert "nothing has worked in 3 trials" in text
+    assert "nothing has worked in 3 trials; do something about what they say, and give the same command" in text
     assert "Every trial failed; trial 0: " in text
     assert message in text
+
+
+def test_what_failed_is_tried_once_more(tmp_path):
+    """The cause may be gone; a further run does not count the failures of the one before."""
+    tune(tmp_path, model="surface-never", search=SMALL, trials=3, confirm_rounds=0)
+    study = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(study | {"model": "surface"}))
+    outcome, told = tune(tmp_path, search=SMALL, trials=3, confirm_rounds=0)
+    assert [(trial.number, trial.attempt) for trial in outcome.trials] == [(0, 2), (1, 2), (2, 2)]
+    assert FAILED not in [trial.state for trial in outcome.trials]
+    assert told[1].startswith("Trial 0, once more, default settings: ")
+    assert len(lines(tmp_path)) == 6
+    _, told = tune(tmp_path, search=SMALL, trials=3, confirm_rounds=0)
+    assert len(told) == 1
+
+
+def test_rates_at_which_requests_fail_are_too_high(tmp_path):
+    options = {"max_concurrency": None, "search": ("max_num_seqs=32",), "confirm_rounds": 0}
+    outcome, _ = tune(tmp_path, model="surface-queue", **options)
+    assert [trial.state for trial in outcome.trials] == [COMPLETE, COMPLETE]
+    best = outcome.report.best
+    failed = [
+        load for trial in outcome.trials for load in trial.loads if load.failure == "3 requests failed: status 500: oh"
+    ]
+    assert best.settings == {"max_num_seqs": 32}
+    assert failed[0] is outcome.trials[0].loads[0]
+    assert min(load.request_rate for load in best.loads if load.failure) > best.request_rate
 
 
 def test_a_server_that_does_not_want_to_end(tmp_path, monkeypatch, capfd):
@@ -140,17 +246,17 @@ def test_no_trial_begins_that_would_take_too_long(tmp_path):
 
 def test_going_on(tmp_path):
     """In two parts it is the same search as in one."""
-    whole, _ = tune(tmp_path / "whole", trials=4, confirm_rounds=0)
+    whole, _ = tune(tmp_path / "whole", trials=3, confirm_rounds=0)
     tune(tmp_path / "parts", trials=2, confirm_rounds=0)
-    parts, told = tune(tmp_path / "parts", trials=4, confirm_rounds=0)
+    parts, told = tune(tmp_path / "parts", trials=3, confirm_rounds=0)
     assert [trial.settings for trial in parts.trials] == [trial.settings for trial in whole.trials]
     assert "which has 2 trials already" in told[0]
-    again, told = tune(tmp_path / "parts", trials=4, confirm_rounds=0)
+    again, told = tune(tmp_path / "parts", trials=3, confirm_rounds=0)
     assert len(told) == 1
     assert again.report.text() == parts.report.text()
 
 
-def test_another_study_is_refused(tmp_path):
+def test_another_study_is_refused(tmp_path, monkeypatch):
     tune(tmp_path, search=SMALL, trials=1)
     before = (tmp_path / "trials.jsonl").read_bytes()
     with pytest.raises(
@@ -161,13 +267,19 @@ def test_another_study_is_refused(tmp_path):
         tune(tmp_path, search=SMALL, slo=("p99_e2el_ms<400",))
     with pytest.raises(ValueError, match=r"serve_flags is .* there and .* here"):
         tune(tmp_path, search=SMALL, serve_flags=("--max-model-len", "512"))
+    monkeypatch.setenv("PELTON_CPU_ISA", "numpy")
+    with pytest.raises(ValueError, match=r"machine.kernels is .* there and 'numpy' here"):
+        tune(tmp_path, search=SMALL)
+    monkeypatch.delenv("PELTON_CPU_ISA")
     with pytest.raises(ValueError, match=r"search.max_num_seqs is \[8, 32, 64, 256\] there and None here"):
         tune(tmp_path, search=("quantization=auto,int8",))
     assert (tmp_path / "trials.jsonl").read_bytes() == before
 
 
 def test_the_highest_rate_is_sought(tmp_path):
-    outcome, _ = tune(tmp_path, max_concurrency=None, search=SMALL, slo=("p99_e2el_ms<400",), confirm_rounds=0)
+    outcome, _ = tune(
+        tmp_path, max_concurrency=None, search=("max_num_seqs=32,64",), slo=("p99_e2el_ms<400",), confirm_rounds=1
+    )
     best = outcome.report.best
     assert best.settings == {"max_num_seqs": 32}
     most = stand_in.capacity(stand_in.DEFAULTS | best.settings) / stand_in.TOKENS_PER_REQUEST
@@ -177,14 +289,18 @@ def test_the_highest_rate_is_sought(tmp_path):
     assert all(len(trial.loads) <= 6 for trial in outcome.trials)
     assert outcome.trials[0].loads[0].request_rate is None
     assert all(load.request_rate is not None for trial in outcome.trials[1:] for load in trial.loads)
-    assert f"{best.request_rate:.3g} requests/s" in outcome.report.text()
+    (again,) = outcome.report.as_plain()["again"]
+    assert [load["request_rate"] for load in again["default"] + again["best"]] == [best.request_rate] * 2
+    assert [load["is_slo_met"] for load in again["default"] + again["best"]] == [False, True]
+    text = f"it kept the SLO at {best.request_rate:.3g} requests/s in 1 of 1 rounds; the default did in 0 of 1 rounds:"
+    assert text in outcome.report.text()
 
 
 def test_latency_at_a_given_rate(tmp_path):
-    outcome, _ = tune(tmp_path, max_concurrency=None, request_rate=10.0, search=SMALL, confirm_rounds=1)
+    outcome, _ = tune(tmp_path, max_concurrency=None, request_rate=10.0, search=("max_num_seqs=32",), confirm_rounds=1)
     assert outcome.report.as_plain()["objective"] == "p99_e2el_ms"
     assert outcome.report.best.settings == {"max_num_seqs": 32}
-    assert " times as good in p99_e2el_ms" in outcome.report.text()
+    assert re.search(r"p99_e2el_ms [0-9.]+ times as good \(median of", outcome.report.text())
 
 
 SCRIPT = """

@@ -2,10 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from pelton.tune.trial_log import COMPLETE, FAILED, Load, Trial, TrialLog
+from pelton.tune.trial_log import COMPLETE, FAILED, Load, Repetition, Trial, TrialLog
 
 STUDY = {"model": "m", "dataset": {"num_prompts": 5}, "slo": ["p99_e2el_ms<5"]}
 LOAD = Load(2.5, True, 1.5, "trial-000/load-1.json", {"p99_e2el_ms": 4.0}, "")
@@ -31,6 +32,30 @@ def test_what_is_written_is_read(tmp_path):
         assert log.trials[1].load is None
 
 
+def test_a_further_attempt_takes_the_place_of_the_failure(tmp_path):
+    again = replace(TRIALS[1], state=COMPLETE, message="", attempt=2)
+    write(tmp_path, [*TRIALS, again])
+    with TrialLog(tmp_path, STUDY) as log:
+        assert log.trials == [TRIALS[0], again]
+        log.append(replace(TRIALS[1], number=2))
+    assert len((tmp_path / "trials.jsonl").read_bytes().splitlines()) == 4
+    with TrialLog(tmp_path, STUDY) as log:
+        assert [trial.number for trial in log.trials] == [0, 1, 2]
+
+
+def test_what_was_measured_again_is_read(tmp_path):
+    found = [Repetition(0, 2.5, 1, LOAD), Repetition(1, None, 2, replace(LOAD, failure="3 requests failed"))]
+    with TrialLog(tmp_path, STUDY) as log:
+        for one in found:
+            log.append_repetition(one)
+    with TrialLog(tmp_path, STUDY) as log:
+        assert log.repetitions == found
+    with (tmp_path / "again.jsonl").open("ab") as file:
+        file.write(b'{"trial": 1}\n')
+    with pytest.raises(ValueError, match=r"again\.jsonl: line 3 is no load that was measured again; move the folder"):
+        TrialLog(tmp_path, STUDY)
+
+
 def test_a_line_that_is_not_whole_is_left_out(tmp_path):
     write(tmp_path)
     path = tmp_path / "trials.jsonl"
@@ -50,6 +75,11 @@ def test_a_line_that_is_not_whole_is_left_out(tmp_path):
         (b"[]", "line 2 is no trial"),
         (b'{"number": 1}', "line 2 is no trial"),
         (b"\xff", "line 2 is no trial"),
+        (
+            b'{"number": 1, "settings": {}, "command": [], "state": "failed", "loads": [], "wings": 2}',
+            "line 2 is no trial",
+        ),
+        (b'{"number": 0, "settings": {}, "command": [], "state": "failed", "loads": []}', "line 2 has trial 0"),
         (b'{"number": 7, "settings": {}, "command": [], "state": "failed", "loads": []}', "line 2 has trial 7"),
         (b'{"number": 1, "settings": {}, "command": [], "state": "fine", "loads": []}', "line 2 has trial 1, 'fine'"),
     ],

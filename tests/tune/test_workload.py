@@ -1,18 +1,20 @@
 """The command line of a load, and what comes back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pelton.bench.dataset_config import DatasetConfig, dataset_from_flags
-from pelton.bench.serve_config import BenchServeConfig
+from pelton.bench.serving.config import BenchServeConfig
 from pelton.cli.bench_serve import make_parser
 from pelton.config.options import from_flags
 from pelton.tune.goal import make_goal
 from pelton.tune.server import ProcessError
 from pelton.tune.workload import Workload, make_load, measure_load
 
-GOAL = make_goal(["p99.5_e2el_ms<500", "p90_itl_ms<=20", "output_throughput>3"], None, None, has_request_rate=False)
+SLOS = ["p99.5_e2el_ms<500", "p90_itl_ms<=20", "std_e2el_ms<=90"]
+GOAL = make_goal(SLOS, None, None, has_request_rate=False)
 DATASET = DatasetConfig(random_input_len=64, random_output_len=32, num_prompts=24, seed=3, no_oversample=True)
 
 
@@ -54,12 +56,28 @@ def test_requests_at_once():
 
 
 def test_a_load():
-    met = {"p99.5_e2el_ms": 4.0, "p90_itl_ms": 20, "output_throughput": 4, "date": "today", "stopped": None}
+    met = {"p99.5_e2el_ms": 4.0, "p90_itl_ms": 20, "std_e2el_ms": 4, "date": "today", "stopped": None}
     load = make_load(met, GOAL, 2.0, 1.5, "load.json")
     assert (load.is_slo_met, load.stopped, load.request_rate) == (True, "", 2.0)
-    assert load.metrics == {"p99.5_e2el_ms": 4.0, "p90_itl_ms": 20, "output_throughput": 4}
+    assert load.metrics == {"p99.5_e2el_ms": 4.0, "p90_itl_ms": 20, "std_e2el_ms": 4}
     assert not make_load(met | {"p90_itl_ms": 20.1}, GOAL, 2.0, 1.5, "load.json").is_slo_met
     assert not make_load(met | {"stopped": "it is sure"}, GOAL, 2.0, 1.5, "load.json").is_slo_met
+    failed = make_load(met | {"failed": 3, "failures": [{"first": "no\nanswer"}]}, GOAL, 2.0, 1.5, "load.json")
+    assert (failed.is_slo_met, failed.failure) == (False, "3 requests failed: no answer")
+    assert (
+        make_load(met | {"failed": 3}, GOAL, 2.0, 1.5, "load.json").failure == "3 requests failed: it is not known why"
+    )
+
+
+def test_each_draw_is_another(tmp_path):
+    def drawn(draw):
+        arguments = Workload("m", DATASET, GOAL).arguments(
+            8123, tmp_path / "load.json", None, 12.34, stop_early=True, draw=draw
+        )
+        return dataset_from_flags(make_parser().parse_args(arguments))
+
+    assert [drawn(draw).seed for draw in range(3)] == [3, 4, 5]
+    assert replace(drawn(2), seed=3) == DATASET
 
 
 SCRIPT = "import sys\nfrom pathlib import Path\nprint('pelton: oh')\n{}\nsys.exit({})\n"
@@ -71,9 +89,13 @@ SCRIPT = "import sys\nfrom pathlib import Path\nprint('pelton: oh')\n{}\nsys.exi
         (None, 1, "the load ended with status 1, without a result: oh"),
         ("{", 0, "the load's result cannot be read"),
         ("[]", 0, "the load's result is no JSON object"),
-        ('{"failed": 3}', 1, "3 requests failed: oh"),
-        ('{"failed": 3, "failures": [{"first": "no answer"}]}', 1, "3 requests failed: no answer"),
-        ('{"output_throughput": 3}', 0, "the load's result has no p99.5_e2el_ms, p90_itl_ms"),
+        ("{}", 1, "the load ended with status 1: oh"),
+        ('{"output_throughput": 3}', 0, "the load's result has no p99.5_e2el_ms, p90_itl_ms, std_e2el_ms"),
+        (
+            json.dumps(dict.fromkeys(GOAL.metrics, 1.0) | {"p90_itl_ms": None}),
+            0,
+            "no answer had the tokens that p90_itl_ms is measured of; have longer answers",
+        ),
     ],
 )
 def test_what_fails(tmp_path, monkeypatch, content, status, message):

@@ -9,8 +9,13 @@ from typing import Any
 
 from pelton.error_text import shown
 
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
-"""Time to first token, time per output token after it, inter-token latency, end-to-end latency."""
+LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token after the first",
+    "itl": "time between events with tokens",
+    "e2el": "time to last token",
+}
+"""What is measured of each request, and what it is called in words."""
 OTHER_METRICS = (
     "completed",
     "failed",

@@ -50,7 +50,11 @@ def run_latency(config: LatencyConfig, args: EngineArgs) -> dict[str, Any]:
     llm = LLM(**args.to_plain())
     try:
         check_fits(llm, config.input_len + config.output_len, "input_len + output_len")
-        return measured_on("latency", llm, args, machine) | {"settings": asdict(config)} | _measure(llm, config)
+        return (
+            measured_on("latency", llm.llm_engine.description, args, machine)
+            | {"settings": asdict(config)}
+            | _measure(llm, config)
+        )
     finally:
         llm.shutdown()
 

@@ -53,11 +53,10 @@ def timed_generate(
     start = perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=use_tqdm)
     seconds = perf_counter() - start
-    reasons = [
-        str(choice.stop_reason) for output in outputs for choice in output.outputs if choice.finish_reason == "error"
-    ]
-    if reasons:
-        raise FailedRequestsError(f"{len(reasons)} of {len(outputs)} requests failed: {reasons[0]}")
+    failed = [output for output in outputs if any(choice.finish_reason == "error" for choice in output.outputs)]
+    if failed:
+        reason = next(choice.stop_reason for choice in failed[0].outputs if choice.finish_reason == "error")
+        raise FailedRequestsError(f"{len(failed)} of {len(outputs)} requests failed: {reason}")
     return seconds, outputs
 
 
@@ -97,13 +96,16 @@ def machine_for(args: EngineArgs) -> dict[str, object]:
         return describe_machine(backend)
 
 
-def measured_on(benchmark: str, llm: LLM, args: EngineArgs, machine: Mapping[str, object]) -> dict[str, Any]:
-    """The part of a result that says what was measured; without it a figure is worth nothing."""
+def measured_on(benchmark: str, kernels: str, args: EngineArgs, machine: Mapping[str, object]) -> dict[str, Any]:
+    """The part of a result that says what was measured; without it a figure is worth nothing.
+
+    `kernels`: what the engine says of them, and of the formats of the weights.
+    """
     return {
         "benchmark": benchmark,
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "model": args.model.model,
-        "kernels": llm.llm_engine.description,
+        "kernels": kernels,
         "engine_args": args.to_plain(),
         "machine": dict(machine),
     }

@@ -1,4 +1,4 @@
-"""Files that benchmarks leave."""
+"""Files that benchmarks leave. What is there stays until what replaces it is whole."""
 
 import json
 import os
@@ -20,9 +20,40 @@ def check_can_be_written(flag: str, path: str | None) -> None:
         raise ValueError(f"{flag} is {path!r}, which may not be written; name another file")
 
 
-def write_json(path: str, result: Mapping[str, Any]) -> None:
+def write_text(path: Path | str, content: str) -> None:
+    """Write a file as a whole, in place of what is there. Raises OSError."""
+    place = Path(path).resolve()
+    if place.exists() and not (place.is_file() and os.access(place.parent, os.W_OK)):
+        place.write_text(content, encoding="utf-8")  # such as /dev/stdout
+        return
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        part.write_text(content, encoding="utf-8")
+        if place.exists():
+            part.chmod(place.stat().st_mode & 0o777)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path | str, result: Mapping[str, Any]) -> None:
     """Write the result as one JSON object; what the file has is overwritten.
 
-    Raises ValueError for a number that is not finite, which JSON does not have.
+    Raises ValueError for a number that is not finite, which JSON does not have, and OSError.
     """
-    Path(path).write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+
+def json_line(result: Mapping[str, Any]) -> str:
+    """Raises ValueError for a number that is not finite."""
+    return json.dumps(result, allow_nan=False) + "\n"
+
+
+def append_json(path: Path, result: Mapping[str, Any]) -> None:
+    """Add the result to a file as one line. Raises as `write_json`."""
+    line = json_line(result)
+    with path.open("ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else "\n" + line
+        file.write(line.encode())

@@ -27,7 +27,6 @@ The report, which is the JSON of `pelton bench roofline` and what its plot shows
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -37,6 +36,7 @@ from pelton.bench import ceilings as machine_ceilings
 from pelton.bench.ceilings import Ceilings, check_native
 from pelton.bench.machine import describe_machine
 from pelton.bench.model_cost import ModelCost, model_cost
+from pelton.bench.offline import measured_on
 from pelton.bench.roofline_config import RooflineConfig
 from pelton.bench.steps import StepBench, StepShape
 from pelton.config import EngineArgs
@@ -63,16 +63,9 @@ def run_roofline(config: RooflineConfig, args: EngineArgs, *, progress: bool = F
         ceilings = Ceilings(bench.backend, [cost.weight_bytes_total, *sizes])
         times = _measure(bench, ceilings, shapes, config.seconds, progress=progress)
         kernels = bench.describe()
-    return {
-        "benchmark": "roofline",
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "model": args.model.model,
-        "kernels": kernels,
-        "settings": asdict(config),
-        "engine_args": args.to_plain(),
-        "machine": machine,
-        "ceilings": ceilings.report(),
-    } | predict(cost, ceilings, {shape.num_requests: times[shape] for shape in shapes})
+    predicted = predict(cost, ceilings, {shape.num_requests: times[shape] for shape in shapes})
+    told = {"settings": asdict(config), "ceilings": ceilings.report()}
+    return measured_on("roofline", kernels, args, machine) | told | predicted
 
 
 def _measure(
@@ -93,9 +86,12 @@ def _measure(
 
 
 def _steps(bench: StepBench, shape: StepShape, seconds: float) -> list[float]:
-    times = [bench.run(shape)]
-    while sum(times) < seconds:
+    """For that long, and at least one."""
+    times: list[float] = []
+    total = 0.0
+    while not times or total < seconds:
         times.append(bench.run(shape))
+        total += times[-1]
     return times
 
 

@@ -60,7 +60,7 @@ def run_throughput(
         _check_lengths(llm, requests)
         told = {"settings": asdict(config), "dataset": asdict(dataset)}
         measured = _measure(llm, requests, config, dataset.seed, use_tqdm)
-        return measured_on("throughput", llm, args, machine) | told | measured
+        return measured_on("throughput", llm.llm_engine.description, args, machine) | told | measured
     finally:
         llm.shutdown()
 

@@ -4,13 +4,11 @@ import argparse
 from dataclasses import fields
 
 from pelton.bench.latency_config import LatencyConfig
-from pelton.bench.result_files import check_can_be_written, write_json
-from pelton.cli.messages import complain, show
+from pelton.bench.result_files import check_can_be_written
+from pelton.cli.bench_offline import add_output_json, tell
 from pelton.cli.parser import CommandParser
 from pelton.config import EngineArgs
 from pelton.config.options import add_flags, from_flags
-
-_OUTPUT_JSON_HELP = "where the figures go, as JSON, besides standard output; what the file has is overwritten"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -21,7 +19,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("latency")
     add_flags(group, fields(LatencyConfig))
-    group.add_argument("--output-json", metavar="FILE", help=_OUTPUT_JSON_HELP)
+    add_output_json(group)
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
 
@@ -34,14 +32,5 @@ def run(options: argparse.Namespace) -> int:
     args = EngineArgs.from_cli_args(options)
     check_can_be_written("--output-json", options.output_json)
     from pelton.bench.latency import report, run_latency  # loads the engine, which help does without
-    from pelton.bench.offline import FailedRequestsError
 
-    try:
-        result = run_latency(config, args)
-    except FailedRequestsError as error:
-        complain(str(error))
-        return 1
-    show(report(result))
-    if options.output_json is not None:
-        write_json(options.output_json, result)
-    return 0
+    return tell(lambda: run_latency(config, args), report, options.output_json)

@@ -45,11 +45,11 @@ def run(options: argparse.Namespace) -> int:
     from pelton.bench.roofline import run_roofline, text  # loads the model's parts, which help does without
 
     report = run_roofline(config, args, progress=sys.stderr.isatty())
-    show(text(report))
     if options.output_json is not None:
         write_json(options.output_json, report)
     if options.plot is not None:
         from pelton.bench.plots import write_roofline_plot
 
         write_roofline_plot(options.plot, report)
+    show(text(report))
     return 0

@@ -1,20 +1,21 @@
 """`pelton bench serve`: latencies and throughput of a server, under a load over time."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pelton.bench.dataset_config import add_dataset_flags, dataset_from_flags
 from pelton.bench.extras import need
 from pelton.bench.result_files import check_can_be_written
-from pelton.bench.serve_config import BenchServeConfig
+from pelton.bench.serving.config import BenchServeConfig
+from pelton.bench.serving.files import details, make_place, result_path, save_result
 from pelton.cli.messages import complain, note, show
 from pelton.cli.parser import CommandParser
 from pelton.config.options import add_flags, from_flags
 
 if TYPE_CHECKING:
-    from pelton.bench.serve import ServeOutcome
+    from pelton.bench.serving.run import ServeOutcome
 
 _DESCRIPTION = (
     "Send requests to a server with OpenAI's interface, and measure latencies and throughput. Figures go to standard "
@@ -38,31 +39,44 @@ def run(options: argparse.Namespace) -> int:
         need("plotly", "--plot")
         check_can_be_written("--plot", config.plot)
     if config.saves:
-        Path(config.result_dir or ".").mkdir(parents=True, exist_ok=True)
-    from pelton.bench.report import serve_report
-    from pelton.bench.serve import INTERRUPTED, run_serve
-    from pelton.bench.server_info import ServerUnavailableError
+        make_place(config)
+    from pelton.bench.serving.report import serve_report
+    from pelton.bench.serving.run import INTERRUPTED, run_serve
+    from pelton.bench.serving.server_info import ServerUnavailableError
 
     try:
         outcome = run_serve(config, dataset)
     except ServerUnavailableError as error:
         complain(str(error))
         return 1
+    num_unwritten = sum(not _is_written(write, config, outcome) for write in (_save, _plot))
     show(serve_report(outcome.result, latencies=config.latencies, percentiles=config.percentiles))
-    _write_files(config, outcome)
     if outcome.result["stopped"] == INTERRUPTED:
         return 130
-    return 1 if outcome.result["failed"] else 0
+    return 1 if outcome.result["failed"] or num_unwritten else 0
 
 
-def _write_files(config: BenchServeConfig, outcome: "ServeOutcome") -> None:
-    from pelton.bench.serve_files import details, result_path, save_result
+def _is_written(
+    write: Callable[[BenchServeConfig, "ServeOutcome"], None], config: BenchServeConfig, outcome: "ServeOutcome"
+) -> bool:
+    """What cannot be written is told, and keeps nobody from the rest of what was measured."""
+    try:
+        write(config, outcome)
+    except OSError as error:
+        complain(f"{error.filename or 'a file'} cannot be written: {error.strerror or error}")
+        return False
+    return True
 
+
+def _save(config: BenchServeConfig, outcome: "ServeOutcome") -> None:
     if config.saves:
         path = result_path(config, outcome.result)
         result = {**outcome.result, **(details(outcome.requests) if config.save_detailed else {})}
         save_result(path, result, append=config.append_result)
         note(f"Result: {path}")
+
+
+def _plot(config: BenchServeConfig, outcome: "ServeOutcome") -> None:
     if config.plot is not None:
         from pelton.bench.plots import write_serve_plot
 

@@ -5,14 +5,12 @@ import sys
 from dataclasses import fields
 
 from pelton.bench.dataset_config import add_dataset_flags, dataset_from_flags
-from pelton.bench.result_files import check_can_be_written, write_json
+from pelton.bench.result_files import check_can_be_written
 from pelton.bench.throughput_config import ThroughputConfig
-from pelton.cli.messages import complain, show
+from pelton.cli.bench_offline import add_output_json, tell
 from pelton.cli.parser import CommandParser
 from pelton.config import EngineArgs
 from pelton.config.options import add_flags, from_flags
-
-_OUTPUT_JSON_HELP = "where the figures go, as JSON, besides standard output; what the file has is overwritten"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,7 +21,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("throughput")
     add_flags(group, fields(ThroughputConfig))
-    group.add_argument("--output-json", metavar="FILE", help=_OUTPUT_JSON_HELP)
+    add_output_json(group)
     add_dataset_flags(parser.add_argument_group("dataset"))
     EngineArgs.add_cli_args(parser.add_argument_group("engine"))
     return parser
@@ -34,15 +32,8 @@ def run(options: argparse.Namespace) -> int:
     config, dataset = from_flags(ThroughputConfig, options), dataset_from_flags(options)
     args = EngineArgs.from_cli_args(options)
     check_can_be_written("--output-json", options.output_json)
-    from pelton.bench.offline import FailedRequestsError  # loads the engine, which help does without
-    from pelton.bench.throughput import report, run_throughput
+    from pelton.bench.throughput import report, run_throughput  # loads the engine, which help does without
 
-    try:
-        result = run_throughput(config, dataset, args, use_tqdm=sys.stderr.isatty())
-    except FailedRequestsError as error:
-        complain(str(error))
-        return 1
-    show(report(result))
-    if options.output_json is not None:
-        write_json(options.output_json, result)
-    return 0
+    return tell(
+        lambda: run_throughput(config, dataset, args, use_tqdm=sys.stderr.isatty()), report, options.output_json
+    )

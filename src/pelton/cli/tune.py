@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = (
     "Find the settings of `pelton serve` that serve a workload best within service-level objectives: servers are "
     "started one after the other on this machine, and `pelton bench serve` puts the load on each. Flags of pelton "
-    "serve that all of them shall have follow after --. Exit status: 0, 1 if no settings met the objectives, 2 for a "
+    "serve that all of them shall have follow after --. Exit status: 0, 1 if no settings can be recommended, 2 for a "
     "mistake in what was asked, 130 after Ctrl-C, which keeps what was measured."
 )
 _EPILOG = (
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     if outcome.is_interrupted:
         note(f"Interrupted; the same command goes on with {config.folder / 'trials.jsonl'}")
         return 130
-    return 0 if outcome.report.best is not None else 1
+    return 0 if outcome.report.recommended is not None else 1
 
 
 def _write_files(config: TuneConfig, outcome: "Outcome") -> None:

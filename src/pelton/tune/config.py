@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pelton.bench.dataset_config import DatasetConfig
-from pelton.bench.serve_config import BACKENDS
+from pelton.bench.dataset_config import DatasetConfig, needs_tokenizer
+from pelton.bench.serving.config import BACKENDS
 from pelton.checks import check_choice, check_flag, check_integer, finite_float
 from pelton.config.options import check_positive, option
 from pelton.error_text import shown
@@ -23,8 +23,8 @@ class TuneOptions:
 
     slo: Sequence[str] = option(
         (),
-        "Service-level objective, a bound on what `pelton bench serve` measures, such as 'p99_e2el_ms<500'; "
-        "repeatable, all must hold.",
+        "Service-level objective, the bound of a latency that `pelton bench serve` measures, such as "
+        "'p99_e2el_ms<500'; repeatable, all must hold.",
         action="append",
         type=str,
         metavar="BOUND",
@@ -38,8 +38,7 @@ class TuneOptions:
     )
     minimize: str | None = option(
         None,
-        "Latency to be as low as possible, such as p50_ttft_ms. Default with request_rate: the metric of the first slo "
-        "that is a latency.",
+        "Latency to be as low as possible, such as p50_ttft_ms. Default with request_rate: that of the first slo.",
         type=str,
         metavar="METRIC",
     )
@@ -66,9 +65,18 @@ class TuneOptions:
         type=str,
         metavar="NAME=VALUES",
     )
-    trials: int = option(24, "Most trials in all, those of the log included.")
-    max_minutes: float = option(60.0, "Minutes after which no further trial begins, and the one that runs is left out.")
-    confirm_rounds: int = option(2, "How often the best and the default settings are measured again, in turn.")
+    trials: int = option(
+        24, "Most trials in all, those of the log included; those of it that failed are tried once more besides."
+    )
+    max_minutes: float = option(
+        60.0,
+        "Minutes for all. A part of them is kept for what is measured again at the end; a trial that is not done "
+        "before that is left out.",
+    )
+    confirm_rounds: int = option(
+        3,
+        "How often the best and the default settings are measured again, in turn. The best must keep the slo always.",
+    )
     output_dir: str = option("pelton-tune", "Folder of the log; a search goes on where its log ends.", metavar="FOLDER")
     plot: str | None = option(None, "Draw the trials into this HTML file.", type=str, metavar="FILE")
 
@@ -127,6 +135,12 @@ class TuneConfig:
             object.__setattr__(self, "fixed", parse_serve_flags(self.serve_flags))
         except ValueError as error:
             raise ValueError(f"the flags after --: {error}") from None
+        if "revision" in self.fixed and needs_tokenizer(self.dataset):
+            raise ValueError(
+                "the flags after --: --revision is given, but prompts are made of tokens by the main revision's "
+                "tokenizer; give the folder of that revision as MODEL, or take a dataset of texts, such as "
+                "--dataset-name builtin"
+            )
 
     def _check_plot(self) -> None:
         """Before the search, at whose end it would be too late."""

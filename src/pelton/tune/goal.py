@@ -18,7 +18,7 @@ Metrics = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """Bounds, and the objective: a metric, by its key in the result."""
+    """Bounds of latencies from above, and the objective: a metric, by its key in the result."""
 
     slos: tuple[Bound, ...]
     objective: str
@@ -31,9 +31,10 @@ class Goal:
 
     @property
     def latency(self) -> str | None:
-        """The first SLO's metric that is a latency, or else the objective if it is one."""
-        sought = [*(slo.metric for slo in self.slos), self.objective]
-        return next((metric for metric in sought if parse_latency(metric) is not None), None)
+        """The first SLO's metric, or else the objective if it is a latency."""
+        if self.slos:
+            return self.slos[0].metric
+        return None if parse_latency(self.objective) is None else self.objective
 
     @property
     def percentiles(self) -> str:
@@ -48,11 +49,11 @@ class Goal:
 
     def excess(self, metrics: Metrics) -> float:
         """By which factor the metric that is farthest from its limit is beyond it; at least 1, for bounds that are
-        met too. A load that was stopped early has figures of its beginning only: it counts as farther by the factor by
-        which all its requests are more than those that were answered."""
+        met too. Figures are only of requests that were answered: where a load was stopped early, or requests failed, it
+        counts as farther by the factor by which all of them are more than those."""
         farthest = max((_excess(slo, metrics.get(slo.metric)) for slo in self.slos), default=1.0)
-        completed, cancelled = metrics.get("completed", 1), metrics.get("cancelled", 0)
-        return farthest * (completed + cancelled) / completed if completed else math.inf
+        completed, others = metrics.get("completed", 1), metrics.get("cancelled", 0) + metrics.get("failed", 0)
+        return farthest * (completed + others) / completed if completed else math.inf
 
     def gain(self, metrics: Metrics, others: Metrics) -> float:
         """How many times as good as the others' the objective is; finite."""
@@ -74,12 +75,12 @@ def make_goal(slos: Sequence[str], maximize: str | None, minimize: str | None, *
     if minimize is None and not has_request_rate:
         return Goal(bounds, "output_throughput", is_maximized=True)
     if minimize is None:
-        minimize = next((slo.metric for slo in bounds if slo.latency is not None), None)
-        if minimize is None:
+        if not bounds:
             raise ValueError(
                 "--request-rate decides on the throughput, so that there is nothing to seek; say what is to be low, "
                 "such as --minimize p50_ttft_ms"
             )
+        minimize = bounds[0].metric
     if parse_latency(minimize) is None:
         raise ValueError(f"--minimize must be a latency such as p50_ttft_ms, got {shown(minimize)}")
     return Goal(bounds, minimize, is_maximized=False)
@@ -90,8 +91,12 @@ def _slo(text: str) -> Bound:
         bound = parse_bound(text)
     except ValueError as error:
         raise ValueError(f"--slo: {error}") from None
-    if bound.metric == "request_goodput":
-        raise ValueError("--slo: request_goodput has bounds of its own; give those as --slo, and nothing else")
+    if bound.latency is None:
+        raise ValueError(
+            f"--slo {bound} is on {bound.metric}, which is no latency; bound one, such as 'p99_e2el_ms<500'"
+        )
+    if bound.comparison not in ("<", "<="):
+        raise ValueError(f"--slo {bound} is a bound from below; give one from above, such as '{bound.metric}<500'")
     if bound.limit <= 0:
         raise ValueError(f"--slo {bound} has a limit that is not above 0")
     return bound
@@ -100,5 +105,4 @@ def _slo(text: str) -> Bound:
 def _excess(slo: Bound, value: float | None) -> float:
     if value is None:
         return math.inf
-    above, below = (value, slo.limit) if "<" in slo.comparison else (slo.limit, value)
-    return max(1.0, above / below) if below > 0 else math.inf
+    return max(1.0, value / slo.limit)

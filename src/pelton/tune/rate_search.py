@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from pelton.tune.server import ProcessError
 from pelton.tune.trial_log import Load
 
 MAX_LOADS = 6
@@ -21,13 +22,18 @@ def search_rate(measure: Callable[[float | None, bool], Load], start: float | No
     rate to begin with; None: what the server can do at most is measured first, and half of it is the beginning. `best`
     is the highest rate so far of other settings, 0 if there is none. From the beginning, rates go up or down by `STEP`
     until the SLO is met by one and missed by another; then each is the geometric mean of the two.
+
+    Raises ProcessError if the server, asked for all it can do, answers nothing.
     """
     loads = []
     if start is None:
         loads.append(measure(None, False))
         if loads[0].is_slo_met:
             return loads
-        start = loads[0].metrics["request_throughput"] / 2
+        throughput = loads[0].metrics.get("request_throughput")
+        if not throughput:
+            raise ProcessError(loads[0].failure or "no request was answered")
+        start = throughput / 2
     rate, met, missed = start, 0.0, math.inf
     while len(loads) < MAX_LOADS and not (missed <= best and len(loads) >= MAX_LOADS_OF_LOSERS):
         loads.append(measure(rate, True))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pelton.bench.plots.tune import pareto_front, write_tune_plot
-from pelton.tune.confirmation import Confirmation, medians
+from pelton.tune.confirmation import Confirmation, is_better, medians, num_kept
 from pelton.tune.goal import THROUGHPUTS, Goal
+from pelton.tune.plot import pareto_front, write_tune_plot
 from pelton.tune.ranking import ranked
 from pelton.tune.serve_flags import Settings
 from pelton.tune.space import Space
@@ -18,7 +18,10 @@ def trial_line(trial: Trial, best: Trial | None, goal: Goal, space: Space, *, mi
     verdict = "SLO missed, " if trial.state == SLO_MISSED else ""
     found = verdict + result_of(trial, goal)
     so_far = "none has met the SLO" if best is None else f"best: trial {best.number}"
-    return f"Trial {trial.number}, {named(trial.settings, space)}: {found}; {so_far}; {minutes_left:.0f} min left"
+    again = ", once more" if trial.attempt > 1 else ""
+    return (
+        f"Trial {trial.number}{again}, {named(trial.settings, space)}: {found}; {so_far}; {minutes_left:.0f} min left"
+    )
 
 
 def named(settings: Settings, space: Space) -> str:
@@ -33,6 +36,8 @@ def result_of(trial: Trial, goal: Goal) -> str:
         return f"failed: {trial.message}"
     if trial.load is not None and trial.load.stopped:
         return f"stopped early, for {trial.load.stopped}"
+    if trial.load is not None and trial.load.failure:
+        return trial.load.failure
     return figures(trial.metrics, goal, request_rate=trial.request_rate)
 
 
@@ -62,29 +67,36 @@ class Report:
         goal: Goal,
         space: Space,
         trials: Sequence[Trial],
-        confirmation: Confirmation | None,
+        confirmations: Sequence[Confirmation],
         *,
+        is_rate_sought: bool,
         end: str,
         command: Callable[[Settings], str],
     ) -> None:
-        """`trials`: all of them. `end`: why there are no more. `command`: line that starts a server with settings."""
+        """`trials`: all of them. `confirmations`: of one candidate after the other; all but the last are refuted.
+        `end`: why there are no more trials. `command`: line that starts a server with settings."""
         self._goal = goal
         self._space = space
         self._trials = trials
-        self._confirmation = confirmation
+        self._confirmations = confirmations
+        self._last = confirmations[-1] if confirmations else None
+        self._is_rate_sought = is_rate_sought
         self._end = end
         self._command = command
         order = ranked(trials, goal)
         self._first = order[0] if order else None
         self.best = self._first if self._first is not None and self._first.state == COMPLETE else None
-        """The best trial; None if none has met the SLO."""
+        """The best trial of the search; None if none has met the SLO."""
 
     @property
     def recommended(self) -> Trial | None:
-        """The best trial, or the default if that does as well, or if the best does not keep what it promised."""
-        if self.best is None or self._confirmation is None or self._confirmation.is_worth_it:
+        """What is better than the default by all that was measured, or else the default, if that is good; None if it is
+        not."""
+        if self._last is not None and self._last.is_worth_it:
+            return self._last.candidate.trial
+        if self._last is None and self.best is not None and is_better(self.best, self._trials[0], self._goal):
             return self.best
-        return self._trials[0]
+        return self._trials[0] if self._is_default_good() else None
 
     def text(self) -> str:
         counts = {state: sum(trial.state == state for trial in self._trials) for state in STATES}
@@ -95,7 +107,7 @@ class Report:
         return "\n".join([heading, *self._verdict(), *self._comparison(), *self._front()])
 
     def as_plain(self) -> dict[str, Any]:
-        recommended, confirmation = self.recommended, self._confirmation
+        recommended, last = self.recommended, self._last
         return {
             "end": self._end,
             "slo": [str(slo) for slo in self._goal.slos],
@@ -103,10 +115,11 @@ class Report:
             "best_trial": None if self.best is None else self.best.number,
             "recommended_trial": None if recommended is None else recommended.number,
             "command": None if recommended is None else self._command(recommended.settings),
-            "gain": None if confirmation is None else confirmation.gain,
-            "gains": None if confirmation is None else confirmation.gains,
-            "is_slo_met_again": None if confirmation is None else confirmation.is_best_confirmed,
-            "again": None if confirmation is None else self._again(confirmation),
+            "gain": None if last is None else last.gain,
+            "gains": None if last is None else last.gains,
+            "is_slo_met_again": None if last is None or not last.best else not last.is_refuted,
+            "is_confirmed": last is not None and last.is_finished and last.is_worth_it,
+            "again": [_again(confirmation) for confirmation in self._confirmations],
             "pareto_front": [trial.number for trial in self._front_trials()],
         }
 
@@ -125,30 +138,34 @@ class Report:
             facts={"Model": model, "SLO": ", ".join(map(str, self._goal.slos)), "End": self._end},
         )
 
-    def _again(self, confirmation: Confirmation) -> dict[str, Any]:
-        loads = {"default": confirmation.default, "best": confirmation.best}
-        return {name: [load.metrics for load in found] for name, found in loads.items()}
+    def _is_default_good(self) -> bool:
+        """When it was measured last. At the rate of better settings it may miss the SLO that it meets at its own."""
+        if not self._trials:
+            return False
+        measured = [one for one in self._confirmations if one.default]
+        if measured and (measured[-1].is_default_good or not self._is_rate_sought):
+            return measured[-1].is_default_good
+        return self._trials[0].state == COMPLETE
 
     def _verdict(self) -> Iterable[str]:
-        best, confirmation = self.best, self._confirmation
+        best, last, recommended = self.best, self._last, self.recommended
+        keep = "Keep the default settings" if recommended is not None else "No settings are to be recommended"
         if best is None:
             yield from self._nearest()
         elif best.number == 0:
             yield "The default settings are the best of those that were tried:"
-        elif confirmation is None:
+        elif last is None and recommended is best:
             yield f"Best, but not measured again, trial {best.number}:"
-        elif confirmation.is_worth_it:
-            yield f"Best, trial {best.number}: {self._gain(confirmation)}, SLO met again:"
-        elif not confirmation.is_best_confirmed:
-            yield (
-                f"Keep the default settings: the best, trial {best.number}, did not meet the SLO when it was measured "
-                "again" + ("" if confirmation.is_default_good else "; nor did the default")
-            )
+        elif last is None:
+            yield f"{keep}: the best, trial {best.number}, has {self._times(best)} only"
+        elif last.is_refuted:
+            yield f"{keep}: trial {last.candidate.trial.number} {_refutation(last)} when it was measured again"
+        elif not last.is_worth_it:
+            yield f"{keep}: trial {last.candidate.trial.number} is not better by enough: {self._evidence(last)}"
         else:
-            yield f"Keep the default settings: the best, trial {best.number}, is {self._gain(confirmation)} only"
-        if confirmation is not None:
-            yield from (f"Not measured again, {failure}" for failure in confirmation.failures)
-        if (recommended := self.recommended) is not None:
+            name = "Best" if last.is_finished else "Best so far, but not measured again as often as it should be"
+            yield f"{name}, trial {last.candidate.trial.number}: {self._evidence(last)}:"
+        if best is not None and recommended is not None:
             yield f"    {self._command(recommended.settings)}"
             quantization = self._space.given(recommended.settings).get("quantization")
             if quantization is not None:
@@ -164,13 +181,23 @@ class Report:
             yield f"No settings have met the SLO. The nearest, trial {nearest.number}: {result_of(nearest, self._goal)}"
             yield f"    {self._command(nearest.settings)}"
 
-    def _gain(self, confirmation: Confirmation) -> str:
-        if not confirmation.gains or confirmation.gain is None:
-            return "the default was not measured again"
-        direction = "as much" if self._goal.is_maximized else "as good in"
-        each = ", ".join(f"{gain:.2f}" for gain in confirmation.gains)
-        missed = "" if confirmation.is_default_good else " of the default, which missed the SLO"
-        return f"{confirmation.gain:.2f} times {direction} {self._goal.objective}{missed} (median of {each})"
+    def _times(self, best: Trial) -> str:
+        return _gain_text(self._goal.gain(best.metrics, self._trials[0].metrics), self._goal)
+
+    def _evidence(self, found: Confirmation) -> str:
+        """What speaks for a candidate that was not refuted, or against it."""
+        parts = []
+        if self._goal.slos:
+            at = "" if found.candidate.request_rate is None else f" at {found.candidate.request_rate:.3g} requests/s"
+            parts.append(f"it kept the SLO{at} {_counted(found.best)}")
+            if found.default:
+                parts.append(f"the default did {_counted(found.default)}")
+        if found.is_default_left_out:
+            parts.append("the default had failed")
+        if found.gain is not None:
+            each = ", ".join(f"{gain:.2f}" for gain in found.gains)
+            parts.append(f"{_gain_text(found.gain, self._goal)} (median of {each})")
+        return "; ".join(parts)
 
     def _comparison(self) -> Iterable[str]:
         """What default and best gave in the search, and again."""
@@ -180,15 +207,18 @@ class Report:
         yield f"    default: {result_of(self._trials[0], self._goal)}"
         if self.best is not None and self.best.number:
             yield f"    best:    {result_of(self.best, self._goal)}"
-        if self._confirmation is not None:
+        for found in self._confirmations:
             yield "Measured again in turn, medians:"
-            for name, loads in (("default:", self._confirmation.default), ("best:   ", self._confirmation.best)):
-                yield f"    {name} {self._medians(loads)}"
+            yield f"    default: {self._medians(found, found.default)}"
+            yield f"    trial {found.candidate.trial.number}: {self._medians(found, found.best)}"
+            for name, loads in (("the default", found.default), (f"trial {found.candidate.trial.number}", found.best)):
+                yield from (f"    {name} failed: {failure}" for failure in map(_failure, loads) if failure)
 
-    def _medians(self, loads: list[Load]) -> str:
+    def _medians(self, found: Confirmation, loads: Sequence[Load | str]) -> str:
         if not loads:
             return "-"
-        return figures(medians(self._goal, loads), self._goal, request_rate=loads[0].request_rate)
+        values = figures(medians(self._goal, loads), self._goal, request_rate=found.candidate.request_rate)
+        return f"{values}; SLO kept {_counted(loads)}" if self._goal.slos else values
 
     def _front_trials(self) -> list[Trial]:
         axes = front_axes(self._goal)
@@ -211,3 +241,32 @@ class Report:
         for trial in front:
             values = f"{number(trial.metrics[axes[1]]):>10} {number(trial.metrics[axes[0]]):>10}"
             yield f"    {values}  trial {trial.number}, {named(trial.settings, self._space)}"
+
+
+def _again(found: Confirmation) -> dict[str, Any]:
+    loads = {"default": found.default, "best": found.best}
+    return {
+        "trial": found.candidate.trial.number,
+        "request_rate": found.candidate.request_rate,
+        **{name: [{"failure": one} if isinstance(one, str) else asdict(one) for one in loads[name]] for name in loads},
+    }
+
+
+def _failure(load: Load | str) -> str:
+    return load if isinstance(load, str) else load.failure
+
+
+def _refutation(found: Confirmation) -> str:
+    """What a candidate did that was not to be."""
+    failures = [failure for failure in map(_failure, found.best) if failure]
+    return f"failed ({failures[0]})" if failures else "missed the SLO"
+
+
+def _counted(loads: Sequence[Load | str]) -> str:
+    return f"in {num_kept(loads)} of {len(loads)} rounds"
+
+
+def _gain_text(gain: float, goal: Goal) -> str:
+    if goal.is_maximized:
+        return f"{gain:.2f} times as much {goal.objective}"
+    return f"{goal.objective} {gain:.2f} times as good"

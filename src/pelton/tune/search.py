@@ -32,7 +32,7 @@ def propose(space: Space, goal: Goal, trials: Sequence[Trial], seed: int) -> Set
         for _ in range(_MAX_ASKS):
             indices = study.ask({one.name: _distribution(one) for one in space.dimensions}).params
             settings = space.normal({one.name: one.values[indices[one.name]] for one in space.dimensions})
-            if settings not in tried:
+            if space.is_new(settings, tried):
                 return settings
     return space.draw(generator, tried)
 

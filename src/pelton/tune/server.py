@@ -2,8 +2,8 @@
 
 import http.client
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,13 +17,8 @@ from pelton.error_text import one_line
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 4000
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+_LISTENING = re.compile(rb"^Listening at http://127\.0\.0\.1:([0-9]+)$", re.MULTILINE)
+"""What a server says when it is ready."""
 
 
 class ProcessError(Exception):
@@ -113,18 +108,18 @@ class OwnedProcess:
 
 
 class ServerProcess(OwnedProcess):
-    """A server on 127.0.0.1 that answers GET /health with status 200 when it is ready."""
+    """A server on a port of 127.0.0.1 that the system chooses, so that it can be no other process's.
 
-    def __init__(
-        self, command: Sequence[str], port: int, output: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.port = port
-        super().__init__(command, output, environment)
+    It says which when it is ready, and answers GET /health with status 200 then.
+    """
+
+    port: int | None = None
+    """Known when it is ready; `find_port` may know it before."""
 
     def wait_until_ready(self, seconds: float) -> None:
         """Raises ProcessError if the server ends, or takes longer."""
         deadline = time.monotonic() + seconds
-        while self._status_of("GET", "/health") != 200:
+        while not self._is_ready():
             self.check_runs()
             if time.monotonic() > deadline:
                 raise ProcessError(f"the server is not ready after {seconds:.0f} seconds: {self.last_words()}")
@@ -141,6 +136,15 @@ class ServerProcess(OwnedProcess):
             if time.monotonic() > deadline:
                 raise ProcessError(f"the prefix cache was not emptied: {status or 'no answer'}")
             time.sleep(_POLL_SECONDS)
+
+    def find_port(self) -> int | None:
+        """The port, once the server has said it."""
+        if self.port is None and (found := _LISTENING.search(self._output.read_bytes())):
+            self.port = int(found[1])
+        return self.port
+
+    def _is_ready(self) -> bool:
+        return self.find_port() is not None and self._status_of("GET", "/health") == 200
 
     def _status_of(self, method: str, path: str) -> int | None:
         """None if there is no answer."""

@@ -81,9 +81,13 @@ class Space:
         """Settings, in normal form, that were not tried; None if there seem to be none left."""
         for _ in range(_MAX_DRAWS):
             settings = self.normal({one.name: generator.choice(one.values) for one in self.dimensions})
-            if settings not in tried:
+            if self.is_new(settings, tried):
                 return settings
         return None
+
+    def is_new(self, settings: Settings, tried: Sequence[Settings]) -> bool:
+        """Whether these, in normal form, were not tried, and `pelton serve` takes them together."""
+        return settings not in tried and _are_taken({**self.fixed, **self.given(settings)})
 
     def as_plain(self) -> dict[str, Any]:
         """For study.json."""
@@ -98,7 +102,8 @@ class Space:
 
 def make_space(search: Sequence[str], fixed: Mapping[str, Any], num_cores: int, max_concurrency: int) -> Space:
     """The dimensions that `search` names (`max_num_seqs=16,32`), or else those by default, without those that are fixed
-    and those that have one value. The default of a setting is one of its values.
+    and those that have one value. The default of a setting is one of its values. By default, values that `pelton serve`
+    refuses beside the fixed ones are left out.
 
     Raises ValueError for what `pelton serve` does not take, and for more threads than `num_cores`.
     """
@@ -113,6 +118,11 @@ def make_space(search: Sequence[str], fixed: Mapping[str, Any], num_cores: int, 
     candidates = _DEFAULT_VALUES | {"data_parallel_size": replicas, "num_threads": threads}
     if sought:
         candidates = {name: candidates[name] if name in _OF_CORES else values for name, values in sought.items()}
+    else:  # those of the user's own have been checked
+        candidates = {
+            name: tuple(value for value in values if _are_taken({**fixed, name: value}))
+            for name, values in candidates.items()
+        }
     dimensions = []
     for name, values in candidates.items():
         default: Any = max(threads) if name == "num_threads" else serve_defaults()[name]
@@ -130,9 +140,20 @@ def _parse_search(text: str) -> tuple[str, tuple[Value, ...]]:
     try:
         if not equals or not name:
             raise ValueError("it must be NAME=VALUE,VALUE, such as max_num_seqs=16,32")
+        if name == "revision":
+            raise ValueError("it is one model that is tuned; give --revision after --")
         return name, tuple(dict.fromkeys(parse_value(name, value.strip()) for value in values.split(",")))
     except ValueError as error:
         raise ValueError(f"--search {one_line(text)}: {error}") from None
+
+
+def _are_taken(given: Mapping[str, Any]) -> bool:
+    """Whether `pelton serve` takes these fields together."""
+    try:
+        check_serve_fields(given)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_sought(sought: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], num_cores: int) -> None:

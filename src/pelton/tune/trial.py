@@ -9,15 +9,15 @@ from pathlib import Path
 
 from pelton.tune.rate_search import best_load, search_rate
 from pelton.tune.serve_flags import Settings, serve_arguments
-from pelton.tune.server import ProcessError, ServerProcess, free_port
+from pelton.tune.server import ProcessError, ServerProcess
 from pelton.tune.space import Space
 from pelton.tune.trial_log import COMPLETE, FAILED, SLO_MISSED, Load, Trial
 from pelton.tune.workload import Workload, make_load, measure_load
 
 START_SECONDS = 600.0
 """How long a server may take until it is ready."""
-_OF_TRIALS = ("--enable-admin-endpoints",)
-"""Flags of every server that is tried: its prefix cache is emptied before each load."""
+_OF_TRIALS = ("--host", "127.0.0.1", "--port", "0", "--enable-admin-endpoints")
+"""Flags of every server that is tried: on a port that is free, and its prefix cache is emptied before each load."""
 
 
 class OutOfTimeError(Exception):
@@ -50,26 +50,29 @@ class TrialRunner:
     """Of the log. What a trial leaves goes into a folder of its own in it."""
     commands: Commands
 
-    def run(self, number: int, settings: Settings, deadline: float, *, best: Trial | None = None) -> Trial:
-        """`deadline`: of `time.monotonic()`. `best`: the trial to beat. Trial 0, to which others are compared, is not
-        stopped when it misses the SLO.
+    def run(
+        self, number: int, settings: Settings, deadline: float, *, best: Trial | None = None, attempt: int = 1
+    ) -> Trial:
+        """`deadline`: of `time.monotonic()`. `best`: the trial to beat.
 
-        Servers and loads that fail are trials too. Raises OutOfTimeError if it is not done by the deadline.
+        A load is stopped as soon as it is sure to miss the SLO, except for the one of trial 0, to which others are
+        compared; where a rate is sought, except for the one without limit. There, a rate at which requests fail is one
+        that misses the SLO, as long as the server runs. Servers and loads that fail are trials too. Raises
+        OutOfTimeError if it is not done by the deadline.
         """
         start = time.monotonic()
-        port = free_port()
-        trial = Trial(number, settings, self._command(settings, port), FAILED)
+        trial = Trial(number, settings, self._command(settings), FAILED, attempt=attempt)
         loads: list[Load] = []
         folder = self.folder / f"trial-{number:03d}"
         try:
-            with self._served(settings, port, folder, deadline) as server:
+            with self._served(settings, folder, deadline) as server:
                 trial = replace(trial, server_pid=server.pid, start_seconds=_since(start))
                 measure = partial(self._next_load, server, folder, deadline, loads)
                 if self.is_rate_sought:
                     best_rate = None if best is None else best.request_rate
                     search_rate(measure, best_rate, best_rate or 0.0)
-                else:
-                    measure(self.request_rate, number > 0)
+                elif failure := measure(self.request_rate, number > 0).failure:
+                    raise ProcessError(failure)
         except ProcessError as error:
             if time.monotonic() >= deadline:
                 raise OutOfTimeError from None
@@ -82,21 +85,25 @@ class TrialRunner:
             trial = replace(trial, metrics=chosen.metrics, request_rate=rate, result_file=file)
         return replace(trial, loads=loads, seconds=_since(start))
 
-    def measure_again(self, trial: Trial, request_rate: float | None, name: str, seconds: float) -> Load:
-        """One load with a trial's settings, to its end. `name`: of the folder. Raises ProcessError."""
-        deadline, port, folder = time.monotonic() + seconds, free_port(), self.folder / name
-        with self._served(trial.settings, port, folder, deadline) as server:
-            return self._load(server, folder / "load-1.json", request_rate, deadline, stop_early=False)
+    def measure_again(self, trial: Trial, request_rate: float | None, name: str, seconds: float, *, draw: int) -> Load:
+        """One load with a trial's settings, whose requests are drawn anew. `name`: of the folder.
 
-    def _command(self, settings: Settings, port: int) -> list[str]:
+        Raises ProcessError, and OutOfTimeError if it takes longer.
+        """
+        deadline, folder = time.monotonic() + seconds, self.folder / name
+        stop_early = self.is_rate_sought and request_rate is not None  # then the rate says it all
+        with self._served(trial.settings, folder, deadline) as server:
+            return self._load(server, folder / "load-1.json", request_rate, deadline, stop_early=stop_early, draw=draw)
+
+    def _command(self, settings: Settings) -> list[str]:
         arguments = serve_arguments(self.workload.model, self.fixed_flags, self.space.given(settings))
-        return [*self.commands.serve, *arguments, "--host", "127.0.0.1", "--port", str(port), *_OF_TRIALS]
+        return [*self.commands.serve, *arguments, *_OF_TRIALS]
 
     @contextmanager
-    def _served(self, settings: Settings, port: int, folder: Path, deadline: float) -> Iterator[ServerProcess]:
+    def _served(self, settings: Settings, folder: Path, deadline: float) -> Iterator[ServerProcess]:
         """A server that is ready."""
         folder.mkdir(exist_ok=True)
-        with ServerProcess(self._command(settings, port), port, folder / "server.log") as server:
+        with ServerProcess(self._command(settings), folder / "server.log") as server:
             server.wait_until_ready(min(START_SECONDS, deadline - time.monotonic()))
             yield server
 
@@ -115,21 +122,36 @@ class TrialRunner:
         return loads[-1]
 
     def _load(
-        self, server: ServerProcess, result: Path, request_rate: float | None, deadline: float, *, stop_early: bool
+        self,
+        server: ServerProcess,
+        result: Path,
+        request_rate: float | None,
+        deadline: float,
+        *,
+        stop_early: bool,
+        draw: int = 0,
     ) -> Load:
         server.forget_prompts()
+        assert server.port is not None, "it is ready"
         start = time.monotonic()
         seconds = deadline - start
         if seconds <= 0:
             raise OutOfTimeError
-        arguments = self.workload.arguments(server.port, result, request_rate, seconds, stop_early=stop_early)
+        arguments = self.workload.arguments(
+            server.port, result, request_rate, seconds, stop_early=stop_early, draw=draw
+        )
         try:
             content = measure_load([*self.commands.load, *arguments], result, self.workload.goal, seconds)
         except ProcessError:
             server.check_runs()  # then that is what to tell
             raise
         name = str(result.relative_to(self.folder))
-        return make_load(content, self.workload.goal, request_rate, _since(start), name)
+        load = make_load(content, self.workload.goal, request_rate, _since(start), name)
+        if load.failure:
+            server.check_runs()
+            if time.monotonic() >= deadline:
+                raise OutOfTimeError
+        return load
 
 
 def _since(start: float) -> float:

@@ -3,9 +3,9 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +14,7 @@ from pelton.tune.serve_flags import Settings
 
 COMPLETE, SLO_MISSED, FAILED = "complete", "slo_missed", "failed"
 STATES = (COMPLETE, SLO_MISSED, FAILED)
+_REMEDY = "move the folder away, or choose another --output-dir"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Load:
     metrics: dict[str, Any]
     stopped: str = ""
     """Why it was ended early; empty if it ran to its end."""
+    failure: str = ""
+    """How many requests failed, and why; empty if none did."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Trial:
     start_seconds: float = 0.0
     """Until the server was ready."""
     seconds: float = 0.0
+    attempt: int = 1
+    """2 where the first one, in an earlier run, had failed."""
 
     @property
     def load(self) -> Load | None:
@@ -61,8 +66,19 @@ class Trial:
         return next((load for load in self.loads if load.result_file == self.result_file), None)
 
 
+@dataclass(frozen=True)
+class Repetition:
+    """A load with a trial's settings that was measured again at the end."""
+
+    trial: int
+    request_rate: float | None
+    """That it was measured at."""
+    round: int
+    load: Load
+
+
 class TrialLog:
-    """`trials.jsonl` and `study.json` in a folder, for one process at a time."""
+    """`trials.jsonl`, `again.jsonl` and `study.json` in a folder, for one process at a time."""
 
     def __init__(self, folder: Path, study: Mapping[str, Any]) -> None:
         """`study`: plain data that tells what is sought and under which conditions.
@@ -71,14 +87,17 @@ class TrialLog:
         """
         self.folder = folder
         self.trials: list[Trial] = []
+        self.repetitions: list[Repetition] = []
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / "trials.jsonl").open("a+b")
+        self._again: IO[bytes] | None = None
         try:
             _lock(self._file, folder)
+            self._again = (folder / "again.jsonl").open("a+b")
             self._read()
             _check_study(folder / "study.json", study, has_trials=bool(self.trials))
         except BaseException:
-            self._file.close()
+            self.__exit__()
             raise
 
     def __enter__(self) -> "TrialLog":
@@ -86,23 +105,47 @@ class TrialLog:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._again is not None:
+            self._again.close()
 
     def append(self, trial: Trial) -> None:
-        """Write it, for good: a machine that fails afterwards does not lose it."""
-        self._file.write(json.dumps(asdict(trial), allow_nan=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.trials.append(trial)
+        """Write it, for good: a machine that fails afterwards does not lose it. A further attempt takes the place of
+        the trial that has its number; the log has both."""
+        _write_line(self._file, trial)
+        self._take(trial)
+
+    def append_repetition(self, repetition: Repetition) -> None:
+        """Write it, for good."""
+        assert self._again is not None
+        _write_line(self._again, repetition)
+        self.repetitions.append(repetition)
+
+    def _take(self, trial: Trial) -> None:
+        self.trials[trial.number :] = [trial, *self.trials[trial.number + 1 :]]
 
     def _read(self) -> None:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
         with in_file(self.folder / "trials.jsonl"):
-            for number, line in enumerate(whole.splitlines()):
-                self.trials.append(_trial(line, number))
-        if len(whole) < len(content):  # whoever wrote it was ended in the middle of a line
-            self._file.truncate(len(whole))
+            for number, line in enumerate(_whole_lines(self._file), 1):
+                self._take(_trial(line, number, self.trials))
+        assert self._again is not None
+        with in_file(self.folder / "again.jsonl"):
+            self.repetitions = [_repetition(line, number) for number, line in enumerate(_whole_lines(self._again), 1)]
+
+
+def _write_line(file: IO[bytes], entry: Trial | Repetition) -> None:
+    file.write(json.dumps(asdict(entry), allow_nan=False).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _whole_lines(file: IO[bytes]) -> list[bytes]:
+    """All but the beginning of one that was never finished, as its writer was ended; that is taken out of the file."""
+    file.seek(0)
+    content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        file.truncate(len(whole))
+    return whole.splitlines()
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
@@ -114,18 +157,24 @@ def _lock(file: IO[bytes], folder: Path) -> None:
         ) from None
 
 
-def _trial(line: bytes, number: int) -> Trial:
-    remedy = "move the folder away, or choose another --output-dir"
+def _trial(line: bytes, number: int, former: Sequence[Trial]) -> Trial:
     try:
         content = json.loads(line)
-        known = {declared.name for declared in fields(Trial)}
-        trial = Trial(**{name: value for name, value in content.items() if name in known})
-        loads = [Load(**load) for load in content["loads"]]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"line {number + 1} is no trial; {remedy}") from None
-    if trial.number != number or trial.state not in STATES:
-        raise ValueError(f"line {number + 1} has trial {shown(trial.number)}, {shown(trial.state)}; {remedy}")
-    return Trial(**{**vars(trial), "loads": loads})
+        trial = Trial(**{**content, "loads": [Load(**load) for load in content["loads"]]})
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"line {number} is no trial; {_REMEDY}") from None
+    has_failed = [one.number for one in former if one.state == FAILED]
+    if trial.number not in [len(former), *has_failed] or trial.state not in STATES:
+        raise ValueError(f"line {number} has trial {shown(trial.number)}, {shown(trial.state)}; {_REMEDY}")
+    return trial
+
+
+def _repetition(line: bytes, number: int) -> Repetition:
+    try:
+        content = json.loads(line)
+        return Repetition(**{**content, "load": Load(**content["load"])})
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"line {number} is no load that was measured again; {_REMEDY}") from None
 
 
 def _check_study(path: Path, study: Mapping[str, Any], *, has_trials: bool) -> None:
@@ -135,7 +184,10 @@ def _check_study(path: Path, study: Mapping[str, Any], *, has_trials: bool) -> N
         if has_trials:
             raise ValueError(f"{path.parent} has trials, but no {path.name}; choose another --output-dir")
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(study, indent=2) + "\n")
+        with partial.open("w") as file:
+            file.write(json.dumps(study, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
         return
     former: Any = None

@@ -26,7 +26,6 @@ _ASKING = ("human", "user")
 _ANSWERING = ("gpt", "chatgpt", "assistant")
 _NO_PAIR, _TOO_SHORT, _TOO_LONG = "without a question and its answer", "too short", "too long"
 _BYTE = re.compile(r"\(byte ([0-9]+)\)")
-_ENTRY = re.compile(r"`\$\[([0-9]+)\]")
 
 
 class _Turn(msgspec.Struct, rename={"speaker": "from"}):
@@ -38,8 +37,10 @@ class _Conversation(msgspec.Struct):
     conversations: list[_Turn]
 
 
-def sharegpt_requests(config: DatasetConfig, tokenizer: Tokenizer, rng: np.random.Generator) -> list[BenchRequest]:
-    """The first question and the length of its answer, of conversations in random order, up to `num_prompts`.
+def sharegpt_requests(
+    config: DatasetConfig, tokenizer: Tokenizer, rng: np.random.Generator, most: int
+) -> list[BenchRequest]:
+    """The first question and the length of its answer, of no more than `most` conversations, in random order.
 
     Logs how many were left out. Raises ValueError for a file that is none of this form, and if nothing of it is left.
     """
@@ -49,7 +50,7 @@ def sharegpt_requests(config: DatasetConfig, tokenizer: Tokenizer, rng: np.rando
     requests: list[BenchRequest] = []
     left_out: Counter[str] = Counter()
     for index in rng.permutation(len(conversations)):
-        if len(requests) == config.num_prompts:
+        if len(requests) == most:
             break
         made = _request(conversations[index].conversations, config.sharegpt_output_len, tokenizer)
         if isinstance(made, BenchRequest):
@@ -98,27 +99,13 @@ def _decode(content: bytes, path: Path) -> list[_Conversation]:
     try:
         return msgspec.json.decode(content, type=list[_Conversation])
     except msgspec.ValidationError as error:
-        line, message = _line(content, _start_of_entry(content, error)), message_of(error)
         raise ValueError(
-            f"{path}, line {line}: {message}; it must be a list of objects "
+            f"{path}: {message_of(error)}; it must be a list of objects "
             '{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}'
         ) from None
     except msgspec.DecodeError as error:
         line = _line(content, _position(content, error))
         raise ValueError(f"{path}, line {line}: {message_of(error)}") from None
-
-
-def _start_of_entry(content: bytes, error: msgspec.ValidationError) -> int:
-    """Of the one that the message names; 0 where it names none."""
-    found = _ENTRY.search(str(error))
-    if found is None:
-        return 0
-    entries: list[msgspec.Raw] = msgspec.json.decode(content, type=list[msgspec.Raw])
-    start = end = 0
-    for entry in map(bytes, entries[: int(found[1]) + 1]):
-        start = content.index(entry, end)
-        end = start + len(entry)
-    return start
 
 
 def _position(content: bytes, error: msgspec.DecodeError) -> int:

@@ -31,16 +31,16 @@ class _Line:
     """Other keys that it has."""
 
 
-def builtin_requests(config: DatasetConfig, rng: np.random.Generator) -> list[BenchRequest]:
-    """Up to `num_prompts`, in random order."""
+def builtin_requests(config: DatasetConfig, rng: np.random.Generator, most: int) -> list[BenchRequest]:
+    """No more than `most`, in random order."""
     content = (files("pelton.bench") / _BUILTIN).read_bytes()
     lines = _read(_BUILTIN, content.splitlines())
     requests = [BenchRequest(line.prompt, config.builtin_output_len) for line in lines.values()]
-    return _in_random_order(requests, config, rng)
+    return _in_random_order(requests, rng, most)
 
 
-def custom_requests(config: DatasetConfig, rng: np.random.Generator) -> list[BenchRequest]:
-    """Up to `num_prompts` of a file, in random order. Logs what of its lines is not used.
+def custom_requests(config: DatasetConfig, rng: np.random.Generator, most: int) -> list[BenchRequest]:
+    """No more than `most` of a file, in random order. Logs what of its lines is not used.
 
     Raises ValueError for a file that cannot be read or has no requests, and for lines that are none: file and line are
     named.
@@ -59,13 +59,11 @@ def custom_requests(config: DatasetConfig, rng: np.random.Generator) -> list[Ben
         BenchRequest(line.prompt, _output_len(line, config, path, number), messages=line.messages)
         for number, line in lines.items()
     ]
-    return _in_random_order(requests, config, rng)
+    return _in_random_order(requests, rng, most)
 
 
-def _in_random_order(
-    requests: list[BenchRequest], config: DatasetConfig, rng: np.random.Generator
-) -> list[BenchRequest]:
-    return [requests[index] for index in rng.permutation(len(requests))[: config.num_prompts]]
+def _in_random_order(requests: list[BenchRequest], rng: np.random.Generator, most: int) -> list[BenchRequest]:
+    return [requests[index] for index in rng.permutation(len(requests))[:most]]
 
 
 def _output_len(line: _Line, config: DatasetConfig, path: Path, number: int) -> int:

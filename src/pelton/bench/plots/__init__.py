@@ -2,6 +2,5 @@
 
 from pelton.bench.plots.roofline import write_roofline_plot
 from pelton.bench.plots.serve import write_serve_plot
-from pelton.bench.plots.tune import write_tune_plot
 
-__all__ = ["write_roofline_plot", "write_serve_plot", "write_tune_plot"]
+__all__ = ["write_roofline_plot", "write_serve_plot"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pelton.bench.extras import need
+from pelton.bench.result_files import write_text
 
 Figure = dict[str, Any]
 
@@ -72,7 +73,7 @@ def write_page(path: Path | str, title: str, facts: Mapping[str, object], figure
         # No text in it can end the element.
         figures=json.dumps(figures, allow_nan=False).replace("<", "\\u003c"),
     )
-    Path(path).write_text(page, encoding="utf-8")
+    write_text(path, page)
 
 
 def text(value: object) -> str:

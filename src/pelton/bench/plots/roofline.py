@@ -13,7 +13,6 @@ from pelton.bench.plots.page import (
     RED,
     Figure,
     axis,
-    empty_figure,
     layout,
     machine_facts,
     write_page,
@@ -38,17 +37,15 @@ def write_roofline_plot(path: Path | str, report: Mapping[str, Any]) -> None:
     `report` is that of `pelton.bench.roofline`. Raises ValueError if plotly is not installed.
     """
     names = {"model": "Model", "kernels": "Kernels", "context": "Context, tokens"}
-    facts = {title: report.get(key) for key, title in names.items()} | _facts(report)
-    rows = report.get("rows") or []
+    facts = {title: report[key] for key, title in names.items()} | _facts(report)
+    rows = report["rows"]
     figures = [step_times(report, rows), throughputs(report, rows)]
-    write_page(path, "pelton bench roofline", facts | machine_facts(report.get("machine")), figures)
+    write_page(path, "pelton bench roofline", facts | machine_facts(report["machine"]), figures)
 
 
 def step_times(report: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
     """Milliseconds of a step: measured, and what memory and arithmetic take at least."""
     title = "Time of a decode step"
-    if not rows:
-        return empty_figure(title, "no model was measured")
     predicted: dict[str, tuple[str, dict[str, Any]]] = {
         "memory_ms": ("reading", {"color": ORANGE, "dash": "dash"}),
         "compute_ms": ("computing", {"color": GREEN, "dash": "dash"}),
@@ -64,9 +61,7 @@ def step_times(report: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
 def throughputs(report: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
     """Output tokens per second, measured and at the ceiling."""
     title = "Throughput of decoding"
-    if not rows:
-        return empty_figure(title, "no model was measured")
-    ceiling = [1e3 * row["batch_size"] / row["predicted_ms"] if row["predicted_ms"] > 0 else None for row in rows]
+    ceiling = [1e3 * row["batch_size"] / row["predicted_ms"] for row in rows]
     hover = [f"batch of {row['batch_size']}: {row['tokens_per_s']:.4g} tokens/s, {_reached(row)}" for row in rows]
     data = [
         _line("ceiling", rows, ceiling, {"color": INK, "width": 3}),
@@ -79,18 +74,18 @@ def _reached(row: Row) -> str:
     return f"{100 * row['fraction']:.0f} % of the ceiling, which is {row['bound']}"
 
 
-def _line(name: str, rows: Sequence[Row], values: Sequence[float | None], line: dict[str, Any]) -> dict[str, Any]:
+def _line(name: str, rows: Sequence[Row], values: Sequence[float], line: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
         "name": name,
         "line": line,
         "x": [row["batch_size"] for row in rows],
-        "y": _positive(values),
+        "y": list(values),
     }
 
 
-def _points(name: str, rows: Sequence[Row], values: Sequence[float | None], hover: Sequence[str]) -> dict[str, Any]:
+def _points(name: str, rows: Sequence[Row], values: Sequence[float], hover: Sequence[str]) -> dict[str, Any]:
     return _line(name, rows, values, {"color": BLUE}) | {
         "mode": "lines+markers",
         "marker": {"size": 9, "color": BLUE},
@@ -99,18 +94,13 @@ def _points(name: str, rows: Sequence[Row], values: Sequence[float | None], hove
     }
 
 
-def _positive(values: Sequence[float | None]) -> list[float | None]:
-    """A logarithmic axis has no place for other values."""
-    return [value if value is not None and value > 0 else None for value in values]
-
-
 def _marks(report: Mapping[str, Any], data: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Upright lines at the batch sizes that matter."""
-    heights = [value for trace in data for value in trace["y"] if value is not None]
+    heights = [value for trace in data for value in trace["y"]]
     marks = []
     for key, (name, _, colour) in _MARKS.items():
-        batch_size = report.get(key)
-        if batch_size is not None and batch_size > 0 and heights:
+        batch_size = report[key]
+        if batch_size:
             marks.append(
                 {
                     "type": "scatter",
@@ -135,13 +125,13 @@ def _layout(title: str, rows: Sequence[Row], unit: str) -> dict[str, Any]:
 
 
 def _facts(report: Mapping[str, Any]) -> dict[str, object]:
-    ceilings = report.get("ceilings") or {}
+    ceilings = report["ceilings"]
     speeds = {"memory_gb_per_s": "Memory, GB/s", "cache_gb_per_s": "Last-level cache, GB/s"}
     facts: dict[str, object] = {
-        title: f"{ceilings[key]:.4g}" for key, title in speeds.items() if ceilings.get(key) is not None
+        title: f"{ceilings[key]:.4g}" for key, title in speeds.items() if ceilings[key] is not None
     }
-    products = (ceilings.get("gflop_per_s") or {}).items()
+    products = ceilings["gflop_per_s"].items()
     for key, (name, meaning, _) in _MARKS.items():
-        if report.get(key) is not None:
+        if report[key] is not None:
             facts[name] = f"{report[key]:.3g}: {meaning}"
-    return facts | {f"Products in {name}, GFLOP/s": f"{speed:.4g}" for name, speed in products if speed is not None}
+    return facts | {f"Products in {name}, GFLOP/s": f"{speed:.4g}" for name, speed in products}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pelton.bench.bounds import LATENCIES
 from pelton.bench.plots.page import (
     BLUE,
     GREY,
@@ -21,7 +22,8 @@ from pelton.bench.plots.page import (
     text,
     write_page,
 )
-from pelton.bench.results import RequestResult
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.statistics import latency_values, token_events
 
 MAX_POINTS = 2000
 """Of a distribution's curve: more than a screen shows."""
@@ -31,13 +33,6 @@ EVENTS_PER_BIN = 20
 """On average, at least: fewer make a rate of chance."""
 SHOWN_AS_HELD_BACK = 1e-3
 """Seconds that sending was late. Below, it is the event loop's own delay."""
-
-METRICS = {
-    "ttft": "time to first token",
-    "tpot": "time per output token after the first",
-    "itl": "time between events with tokens",
-    "e2el": "time to last token",
-}
 
 _Bar = tuple[int, float, float, str]
 """Number of the request, start and length in seconds, label."""
@@ -112,12 +107,13 @@ def distributions(result: Mapping[str, Any], results: Sequence[RequestResult]) -
         return empty_figure(title, "no request was completed")
     data: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
-    for number, (name, values) in enumerate(milliseconds(completed).items()):
+    for number, name in enumerate(LATENCIES):
+        values = sorted(1e3 * seconds for seconds in latency_values(name, completed))
         suffix = "" if number == 0 else str(number + 1)
         left, top = number % 2 == 0, number < 2
         places = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         axes[f"xaxis{suffix}"] = axis(
-            f"{name}: {METRICS[name]}, ms",
+            f"{name}: {LATENCIES[name]}, ms",
             domain=[0, 0.46] if left else [0.54, 1],
             anchor=f"y{suffix}",
             rangemode="tozero",
@@ -128,17 +124,6 @@ def distributions(result: Mapping[str, Any], results: Sequence[RequestResult]) -
         if values:
             data += [_curve(name, values) | places, _marks(name, result, values[-1]) | places]
     return {"data": data, "layout": layout(title, 720, showlegend=False, **axes)}
-
-
-def milliseconds(completed: Sequence[RequestResult]) -> dict[str, list[float]]:
-    """The values of each metric, ascending. A request with one output token has no tpot and no itl."""
-    values = {
-        "ttft": [one.ttft for one in completed],
-        "tpot": [one.tpot for one in completed if one.output_len > 1],
-        "itl": [interval for one in completed for interval in one.itls],
-        "e2el": [one.e2el for one in completed],
-    }
-    return {name: sorted(1e3 * value for value in seconds) for name, seconds in values.items()}
 
 
 def _bars(results: Sequence[RequestResult]) -> list[dict[str, Any]]:
@@ -155,7 +140,7 @@ def _bars(results: Sequence[RequestResult]) -> list[dict[str, Any]]:
             waiting.append((number, start, one.ttft, label))
             tokens.append((number, start + one.ttft, one.e2el - one.ttft, label))
         else:
-            failed.append((number, start, one.e2el, label))
+            failed.append((number, start, one.time_taken, label))
     parts = (
         ("held back before sending", LIGHT_GREY, held),
         ("waiting for the first token", LIGHT_BLUE, waiting),
@@ -211,32 +196,18 @@ def _label(number: int, one: RequestResult) -> str:
     )
 
 
-def token_events(results: Iterable[RequestResult]) -> list[tuple[float, float]]:
-    """When events with tokens came, in seconds from the start, and how many tokens each brought, on average."""
-    events = []
-    for one in results:
-        if not one.success or not one.output_len:
-            continue
-        time, num_tokens = sent_at(one) + one.ttft, one.output_len / (1 + len(one.itls))
-        events.append((time, num_tokens))
-        for interval in one.itls:
-            time += interval
-            events.append((time, num_tokens))
-    return events
-
-
 def _token_rate(results: Sequence[RequestResult]) -> dict[str, Any]:
     """Tokens per second in equal parts of the time to the last event."""
-    events = token_events(results)
-    end = max((time for time, _ in events), default=0.0)
+    times, num_tokens = token_events(results)
+    end = max(times, default=0.0)
     trace = _step_line("output tokens/s", BLUE, "2")
     if end <= 0.0:
         return trace | {"x": [], "y": []}
-    num_bins = min(MAX_BINS, max(1, len(events) // EVENTS_PER_BIN))
+    num_bins = min(MAX_BINS, max(1, len(times) // EVENTS_PER_BIN))
     width = end / num_bins
     counts = [0.0] * num_bins
-    for time, num_tokens in events:
-        counts[min(num_bins - 1, int(time / width))] += num_tokens
+    for time, number in zip(times, num_tokens, strict=True):
+        counts[min(num_bins - 1, int(time / width))] += number
     rates = [count / width for count in counts]
     return trace | {"x": [number * width for number in range(num_bins + 1)], "y": [*rates, rates[-1]]}
 
@@ -247,7 +218,8 @@ def running_requests(results: Iterable[RequestResult]) -> list[tuple[float, int]
     for one in results:
         start = sent_at(one)
         changes[start] = changes.get(start, 0) + 1
-        changes[start + one.e2el] = changes.get(start + one.e2el, 0) - 1
+        end = start + one.time_taken
+        changes[end] = changes.get(end, 0) - 1
     running = 0
     steps = []
     for time in sorted(changes):

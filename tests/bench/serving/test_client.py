@@ -10,10 +10,11 @@ from time import perf_counter
 
 import pytest
 
-from pelton.bench.client import Client, error_message, open_session, refusal_message, request_body
-from pelton.bench.request_errors import error_kind
 from pelton.bench.requests import BenchRequest
-from pelton.bench.results import RequestResult
+from pelton.bench.serving import client
+from pelton.bench.serving.client import Client, error_message, open_session, refusal_message, request_body
+from pelton.bench.serving.request_errors import error_kind
+from pelton.bench.serving.request_result import RequestResult
 from tests.support.event_server import DONE, Cut, EventServer, Refuse, Sleep, encoded, tokens
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -30,7 +31,7 @@ def ask(url, path=COMPLETIONS, *, num_tokens=5, timeout=60.0, headers=None):
 
     async def work():
         result = RequestResult(0.0)
-        async with open_session(headers or {}) as session:
+        async with open_session(headers or ()) as session:
             epoch = perf_counter()
             await Client(session, url + path, timeout=timeout).send(body_for(path, num_tokens), result, epoch)
             return result, perf_counter() - epoch
@@ -217,7 +218,7 @@ def test_without_usage_tokens_are_not_known():
 def test_start_time_counts_from_the_epoch():
     async def work(url):
         result = RequestResult(0.0)
-        async with open_session({}) as session:
+        async with open_session() as session:
             await Client(session, url + COMPLETIONS, timeout=60.0).send(
                 body_for(COMPLETIONS), result, perf_counter() - 5
             )
@@ -323,12 +324,84 @@ def test_messages_need_a_chat():
 
 def test_headers_go_along():
     with EventServer(tokens()) as server:
-        ask(server.url, headers={"Authorization": "Bearer abc", "X-Team": "7"})
+        ask(server.url, headers=[("Authorization", "Bearer abc"), ("X-Team", "7")])
     headers = server.received[0].headers
     assert headers["authorization"] == "Bearer abc"
     assert headers["x-team"] == "7"
     assert headers["content-type"] == "application/json"
     assert "gzip" not in headers["accept-encoding"]
+
+
+def test_headers_in_whatever_case_and_number():
+    with EventServer(tokens()) as server:
+        ask(server.url, headers=[("accept-ENCODING", "br"), ("X-Tag", "a"), ("x-tag", "b")])
+    lines = [(name.lower(), value) for name, value in server.received[0].header_lines]
+    assert [value for name, value in lines if name == "accept-encoding"] == ["br"]
+    assert [value for name, value in lines if name == "x-tag"] == ["a", "b"]
+
+
+def test_a_stream_that_stays_open_after_its_end(monkeypatch):
+    """It is closed, and the next one finds a connection."""
+    monkeypatch.setattr(client, "DRAIN_SECONDS", 0.2)
+
+    def script(request):
+        yield from tokens()(request)
+        yield Sleep(60)
+
+    with EventServer(script) as server:
+        for _ in range(2):
+            result, seconds = ask(server.url)
+            assert result.success
+            assert result.output_len == 5
+            assert result.e2el < seconds
+            assert seconds < 60
+
+
+def test_a_connection_serves_one_request_after_the_other():
+    async def work(url):
+        async with open_session() as session:
+            sender = Client(session, url + COMPLETIONS, timeout=60.0)
+            for _ in range(3):
+                await sender.send(body_for(COMPLETIONS), RequestResult(0.0), 0.0)
+            assert len(session.connector._conns) == 1
+
+    with EventServer(tokens()) as server:
+        asyncio.run(work(server.url))
+        assert server.num_connections == 1
+
+
+def test_a_stream_that_stalls_after_its_first_token(monkeypatch):
+    monkeypatch.setattr(client, "IDLE_SECONDS", 0.2)
+
+    def script(request):
+        yield Sleep(0.6)  # the first token may take as long as it likes
+        for _ in range(4):
+            yield request.event("a")
+            yield Sleep(0.1)  # each is in time
+        yield Sleep(60)
+
+    result, _ = answer(script)
+    assert result.error == "stalled: nothing came for 0.2 s"
+    assert result.text == "aaaa"
+    assert result.seconds >= 0.6 + 4 * 0.1
+
+
+def test_lines_are_bounded(monkeypatch):
+    monkeypatch.setattr(client, "MAX_LINE_BYTES", 1000)
+    fine, _ = answer(lambda request: [request.event("a" * 500, finish="stop"), DONE])
+    assert fine.success
+    result, _ = answer(mid_stream(b"data: ", *[b"a" * 400] * 4, Sleep(60)))
+    assert result.error == "unreadable event: a line has more than 1000 bytes"
+
+
+def test_how_long_a_failure_took():
+    waited = answer(lambda _: [Sleep(0.3), Refuse(503)])[0]
+    assert waited.e2el == 0.0
+    assert waited.time_taken == waited.seconds >= 0.3
+    cut, _ = answer(mid_stream(Sleep(0.3), Cut()))
+    assert cut.e2el < 0.3 <= cut.time_taken
+    whole, _ = answer(tokens())
+    assert whole.time_taken == whole.e2el
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from pelton.bench.results import RequestResult
-from pelton.bench.statistics import (
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.statistics import (
     busiest_second,
     client_figures,
     failures,
     goodput,
     latency_figures,
     throughput_figures,
+    token_events,
 )
 
 ALL = ("ttft", "tpot", "itl", "e2el")
@@ -142,3 +143,15 @@ def test_where_nothing_was_sent_nothing_was_late():
     figures = client_figures(cpu_seconds=0.0, duration=2.0, num_tokens=0, send_delays=[], waits=[])
     assert figures["client_ceiling_tokens_per_s"] is None
     assert figures["p99_send_delay_ms"] is None
+
+
+def test_events_count_for_as_many_tokens_as_they_have_on_average():
+    results = [result(0.5, [0.25], output_len=6, start=1.0), result(0.1, [0.2], error="no end")]
+    assert token_events(results) == ([1.5, 1.75], [3.0, 3.0])
+
+
+def test_prompts_of_unknown_length_make_no_figure():
+    figures = throughput_figures([result(prompt_len=0), result()], 2.0)
+    assert figures["total_input_tokens"] is figures["total_token_throughput"] is None
+    assert figures["total_output_tokens"] == 2
+    assert throughput_figures([result(), result(prompt_len=0, error="no end")], 2.0)["total_input_tokens"] == 10

@@ -1,6 +1,7 @@
 """The whole of a benchmark of a server: of one that answers as the test says, and of Pelton's own."""
 
 import json
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -12,13 +13,13 @@ import pytest
 from pelton.bench.bounds import parse_bound
 from pelton.bench.dataset_config import DatasetConfig
 from pelton.bench.datasets import make_requests
-from pelton.bench.request_errors import error_kind
 from pelton.bench.requests import BenchRequest
-from pelton.bench.results import RequestResult
-from pelton.bench.serve import run_serve
-from pelton.bench.serve_config import BenchServeConfig
-from pelton.bench.serve_result import warnings_of
-from pelton.bench.server_info import ServerUnavailableError
+from pelton.bench.serving.config import BenchServeConfig
+from pelton.bench.serving.request_errors import error_kind
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.result import warnings_of
+from pelton.bench.serving.run import run_serve
+from pelton.bench.serving.server_info import ServerUnavailableError
 from tests.support.event_server import DONE, EventServer, Refuse, tokens
 from tests.support.served import Served
 from tests.support.tiny_llama import smollm2_tokenizer, tiny_llama
@@ -108,7 +109,12 @@ def test_keys_and_headers(monkeypatch):
     with EventServer(tokens()) as server:
         bench(server, replace(TEXTS, num_prompts=1), header=[("X-Team", "7")])
         bench(server, replace(TEXTS, num_prompts=1), header=[("Authorization", "Basic abc")])
-    assert [request.headers["authorization"] for request in server.received] == ["Bearer secret", "Basic abc"]
+        bench(server, replace(TEXTS, num_prompts=1), header=[("authorization", "Basic def")])
+    authorizations = [
+        [value for name, value in request.header_lines if name.lower() == "authorization"]
+        for request in server.received
+    ]
+    assert authorizations == [["Bearer secret"], ["Basic abc"], ["Basic def"]]
     assert server.received[0].headers["x-team"] == "7"
 
 
@@ -149,6 +155,9 @@ def test_a_server_without_usage():
     assert by_tokenizer["total_output_tokens"] == 12 * len(encode("one two three"))
     assert [one.prompt_len for one in requests] == [len(encode(one.prompt)) for one in make_requests(TEXTS, None)]
     assert any("counted by events" in warning for warning in by_events["warnings"])
+    assert by_events["total_input_tokens"] is by_events["total_token_throughput"] is None
+    assert any("number of input tokens is not known" in warning for warning in by_events["warnings"])
+    assert by_tokenizer["total_input_tokens"] == sum(one.prompt_len for one in requests)
 
 
 def test_failures_are_told_and_never_counted_as_answers():
@@ -189,6 +198,16 @@ def test_warm_up_requests_are_others_and_are_not_measured():
     assert not set(prompts[:3]) & set(prompts[3:])
 
 
+def test_fewer_warm_ups_than_prefixes():
+    dataset = DatasetConfig(
+        "prefix_repetition", num_prompts=12, prefix_repetition_prefix_len=8, prefix_repetition_suffix_len=4
+    )
+    with EventServer(tokens(num=2)) as server:
+        result, _ = bench(server, dataset, num_warmups=1, tokenizer="smollm2")
+    assert result["completed"] == 12
+    assert len(server.received) == 13
+
+
 def test_a_warm_up_that_fails_is_the_end():
     with EventServer(lambda _: [Refuse(400, b"no")]) as server:
         with pytest.raises(ServerUnavailableError, match="warm-up failed: HTTP 400: no"):
@@ -223,8 +242,41 @@ def test_a_server_that_does_not_get_ready():
         server.models_status = 401
         with pytest.raises(ServerUnavailableError, match="OPENAI_API_KEY"):
             bench(server)
-    with pytest.raises(ServerUnavailableError, match="is not ready: "):
+    with pytest.raises(ServerUnavailableError, match=r"is not ready: .*; see --base-url"):
         bench(server, ready_check_timeout_sec=0.0)
+
+
+def test_the_reason_for_waiting_is_told(caplog):
+    with EventServer(tokens()) as server, caplog.at_level("INFO", "pelton"):
+        server.models_status = 503
+        with pytest.raises(ServerUnavailableError):
+            bench(server, ready_check_timeout_sec=0.3)
+    (line,) = [record.message for record in caplog.records if "Waiting" in record.message]
+    assert "--ready-check-timeout-sec" in line
+    assert "503" in line
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1", "http://a..b"])
+def test_addresses_that_waiting_does_not_mend_are_told_at_once(url):
+    config = BenchServeConfig(base_url=url, ready_check_timeout_sec=600.0)
+    with pytest.raises(ServerUnavailableError, match=r"cannot be used: .*; see --base-url"):
+        run_serve(config, TEXTS)
+
+
+def test_a_server_without_tls_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse():
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        config = BenchServeConfig(base_url=f"https://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(ServerUnavailableError, match=r"cannot be used: .*SSL.*; see --base-url"):
+            run_serve(config, TEXTS)
+        thread.join()
 
 
 def test_a_server_without_a_list_of_models():
@@ -251,12 +303,29 @@ def test_it_does_not_stop_where_the_bound_is_met():
     assert result["completed"] == 12
 
 
+def test_failures_are_no_proof_of_a_bound_on_latencies():
+    """One request in three is refused; the others are slow, and prove it."""
+
+    def script(request):
+        return [Refuse(503)] if len(server.received) % 3 == 0 else tokens(first=60.0)(request)
+
+    with EventServer(script) as server:
+        result, _ = bench(server, stop_when=[parse_bound("p50_e2el_ms>400"), parse_bound("failed>4")])
+        assert result["stopped"].startswith("p50_e2el_ms>400 is sure")
+        assert result["stopped"].endswith("unless requests under way fail")
+        assert (result["failed"], result["cancelled"]) == (4, 8)
+        server.received.clear()
+        result, _ = bench(server, stop_when=[parse_bound("p50_e2el_ms>60000"), parse_bound("failed>3")])
+        assert result["stopped"].startswith("failed>3 is sure")
+
+
 def test_the_time_of_the_run_is_bounded():
     with EventServer(tokens(first=60.0)) as server:
         result, _ = bench(server, request_rate=5.0, max_seconds=0.5)
     assert 0.49 < result["duration"] < 60.0, "uvloop's timers count whole milliseconds"
     assert (result["completed"], result["failed"], result["cancelled"]) == (0, 12, 0)
     assert result["failures"][0]["kind"] == "max_seconds"
+    assert result["stopped"] == "max_seconds: the run was ended after 0.5 s"
 
 
 def test_requests_come_at_their_rate():
@@ -266,6 +335,16 @@ def test_requests_come_at_their_rate():
     assert due == pytest.approx([index / 40.0 for index in range(12)], rel=0.01)
     assert all(one.start_time >= one.due_time for one in requests)
     assert result["duration"] >= due[-1]
+
+
+def test_the_load_that_was_offered():
+    """However the moments fall, it is the one asked for; all at once is none."""
+    with EventServer(tokens()) as server:
+        result, requests = bench(server, request_rate=80.0)
+        at_once, _ = bench(server)
+    assert result["offered_request_rate"] == pytest.approx(80.0)
+    assert requests[-1].due_time == pytest.approx(11 / 80.0)
+    assert at_once["offered_request_rate"] is None
 
 
 def test_ramp_up():
@@ -281,11 +360,11 @@ def test_ramp_up():
 def test_what_one_must_know_of_the_figures():
     request = BenchRequest("a", 5)
     whole = RequestResult(0.0, output_len=5, text="a")
-    fine = {"client_cpu_share": 0.1, "p99_send_delay_ms": 1.0, "counted_by": "usage"}
+    fine = {"client_cpu_share": 0.1, "p99_send_delay_ms": 1.0, "counted_by": "usage", "total_input_tokens": 3}
     config = BenchServeConfig(request_rate=5.0, ignore_eos=True)
 
     def warnings(config=config, result=whole, **figures):
-        return warnings_of(config, {**fine, **figures}, [request], [result])
+        return warnings_of(config, TEXTS, {**fine, **figures}, [request], [result])
 
     assert warnings() == []
     assert "busy for 85%" in warnings(client_cpu_share=0.85)[0]
@@ -355,3 +434,26 @@ def test_prefixes_come_from_the_cache_of_the_real_server(pelton):
     result, requests = bench(pelton, dataset, tokenizer=tiny_llama(), max_concurrency=1)
     assert [one.cached_len for one in requests] == [0, *[64] * 5]
     assert result["cached_tokens"] == 5 * 64
+    assert result["warnings"] == []
+
+
+@BACKENDS
+def test_prompts_that_the_server_has_seen_before_are_told(pelton, backend):
+    dataset = replace(RANDOM, num_prompts=6, random_input_len=80, random_range_ratio=0.0, seed=77)
+    first, again, other = (
+        bench(pelton, replace(dataset, seed=seed), backend=backend, tokenizer=tiny_llama())[0] for seed in (77, 77, 78)
+    )
+    assert first["warnings"] == other["warnings"] == []
+    (warning,) = again["warnings"]
+    assert "most of 6 prompts came from the server's prefix cache" in warning
+    assert "--seed" in warning
+
+
+def test_repeated_prompts_of_a_file_are_meant_to_be(pelton, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = [f"Tell me all that you know of the number {number}, " * 8 for number in range(3)]
+    path.write_text("".join(json.dumps({"prompt": line}) + "\n" for line in lines))
+    dataset = DatasetConfig("custom", str(path), num_prompts=6, custom_output_len=2)
+    result, requests = bench(pelton, dataset, max_concurrency=1)
+    assert sum(one.cached_len > one.prompt_len / 2 for one in requests) >= 3
+    assert result["warnings"] == []

@@ -1,6 +1,6 @@
 import re
 
-from pelton.bench.report import serve_report
+from pelton.bench.serving.report import serve_report
 
 RESULT = {
     "model_id": "smollm2",

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pelton.bench.arrivals import arrival_times, rates
+from pelton.bench.serving.arrivals import arrival_times, offered_rate, rates, steady_arrival_times
 
 NUM = 4000
 KS_1_PERCENT = 1.628
@@ -9,7 +9,7 @@ KS_1_PERCENT = 1.628
 
 
 def gaps_of(rate, burstiness, seed=0, num=NUM):
-    return np.diff(arrival_times(rate, num, burstiness=burstiness, seed=seed))
+    return np.diff(steady_arrival_times(rate, num, burstiness=burstiness, seed=seed))
 
 
 def ks_distance(samples, cdf):
@@ -66,11 +66,27 @@ def test_the_test_tells_distributions_apart():
 
 
 @pytest.mark.parametrize("burstiness", [0.2, 1.0, 5.0])
-def test_the_mean_rate_does_not_depend_on_burstiness(burstiness):
-    rate = 20.0
-    mean = gaps_of(rate, burstiness, num=20_000).mean()
-    deviation = 1 / rate / np.sqrt(burstiness * 20_000)
-    assert abs(mean - 1 / rate) < 4 * deviation
+@pytest.mark.parametrize("num", [2, 50, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_load_is_the_one_asked_for(burstiness, num, seed):
+    """However few requests there are."""
+    times = steady_arrival_times(20.0, num, burstiness=burstiness, seed=seed)
+    assert times[-1] == pytest.approx((num - 1) / 20.0)
+    assert offered_rate(times) == pytest.approx(20.0)
+
+
+def test_the_rate_only_scales_the_times():
+    slow, quick = (steady_arrival_times(rate, 40, burstiness=1.0, seed=2) for rate in (1.0, 8.0))
+    np.testing.assert_allclose(slow, 8.0 * np.array(quick))
+
+
+def test_all_at_once_is_no_rate():
+    assert offered_rate([0.0, 0.0]) is None
+
+
+def test_gaps_that_are_all_0():
+    with pytest.raises(ValueError, match="burstiness is 1e-300, so that all requests would be due at once; raise it"):
+        steady_arrival_times(5.0, 10, burstiness=1e-300, seed=0)
 
 
 def test_gaps_are_independent():
@@ -83,21 +99,21 @@ def test_high_burstiness_comes_close_to_equal_gaps():
 
 
 def test_an_infinite_rate_has_all_requests_due_at_once():
-    assert arrival_times(float("inf"), 3, burstiness=1.0, seed=0) == [0.0, 0.0, 0.0]
+    assert steady_arrival_times(float("inf"), 3, burstiness=1.0, seed=0) == [0.0, 0.0, 0.0]
 
 
 def test_the_first_request_is_due_at_once_and_times_ascend():
-    times = arrival_times(5.0, 100, burstiness=0.3, seed=1)
+    times = steady_arrival_times(5.0, 100, burstiness=0.3, seed=1)
     assert times[0] == 0.0
     assert times == sorted(times)
     assert len(times) == 100
-    assert arrival_times(5.0, 1, burstiness=1.0, seed=1) == [0.0]
+    assert steady_arrival_times(5.0, 1, burstiness=1.0, seed=1) == [0.0]
 
 
 def test_the_seed_decides():
-    first = arrival_times(5.0, 50, burstiness=1.0, seed=3)
-    assert arrival_times(5.0, 50, burstiness=1.0, seed=3) == first
-    assert arrival_times(5.0, 50, burstiness=1.0, seed=4) != first
+    first = steady_arrival_times(5.0, 50, burstiness=1.0, seed=3)
+    assert steady_arrival_times(5.0, 50, burstiness=1.0, seed=3) == first
+    assert steady_arrival_times(5.0, 50, burstiness=1.0, seed=4) != first
 
 
 def test_a_linear_ramp_rises_by_equal_amounts():
@@ -117,7 +133,7 @@ def test_a_ramp_of_one_request():
 def test_gaps_follow_the_ramp(strategy):
     """Each gap by its own rate is a gap of rate 1."""
     per_request = rates(NUM, strategy=strategy, start=2.0, end=50.0)
-    times = arrival_times(per_request, NUM, burstiness=1.0, seed=5)
+    times = arrival_times(per_request, burstiness=1.0, seed=5)
     scaled = np.diff(times) * per_request[1:]
     assert ks_distance(scaled, exponential_cdf(1.0)) * np.sqrt(len(scaled)) < KS_1_PERCENT
     tenth = NUM // 10

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pelton.bench.bounds import percentile_key
-from pelton.bench.request_errors import CANCELLED, error_kind
-from pelton.bench.results import RequestResult
+from pelton.bench.serving.request_errors import CANCELLED, error_kind
+from pelton.bench.serving.request_result import RequestResult
 
 
 def latency_figures(
@@ -22,7 +22,7 @@ def latency_figures(
     succeeded = [result for result in results if result.success]
     figures: dict[str, float | None] = {}
     for latency in latencies:
-        values = np.array(_values(latency, succeeded)) * 1e3
+        values = np.array(latency_values(latency, succeeded)) * 1e3
         names = ["mean", "median", "std", *map(percentile_key, percentiles)]
         found = _figures(values, percentiles) if len(values) else [None] * len(names)
         figures |= {f"{name}_{latency}_ms": value for name, value in zip(names, found, strict=True)}
@@ -38,7 +38,8 @@ def _figures(values: np.ndarray, percentiles: Sequence[float]) -> list[float]:
     ]
 
 
-def _values(latency: str, succeeded: Sequence[RequestResult]) -> list[float]:
+def latency_values(latency: str, succeeded: Sequence[RequestResult]) -> list[float]:
+    """Seconds: one of each request, but for itl of each gap; an answer of one token has no tpot."""
     if latency == "itl":
         return [gap for result in succeeded for gap in result.itls]
     if latency == "tpot":
@@ -49,12 +50,12 @@ def _values(latency: str, succeeded: Sequence[RequestResult]) -> list[float]:
 def throughput_figures(results: Sequence[RequestResult], duration: float) -> dict[str, Any]:
     """Counts of requests and tokens, and how many of them per second of `duration`.
 
-    Tokens are those of the requests that succeeded. `cancelled`: those that the early end of the run has ended, which
-    are not among `failed`.
+    Tokens are those of the requests that succeeded; None for prompts, if the tokens of one are not known. `cancelled`:
+    those that the early end of the run has ended, which are not among `failed`.
     """
     succeeded = [result for result in results if result.success]
     num_cancelled = sum(error_kind(result.error) == CANCELLED for result in results)
-    num_input = sum(result.prompt_len for result in succeeded)
+    num_input = sum(result.prompt_len for result in succeeded) if all(one.prompt_len for one in succeeded) else None
     num_output = sum(result.output_len for result in succeeded)
     return {
         "completed": len(succeeded),
@@ -65,7 +66,7 @@ def throughput_figures(results: Sequence[RequestResult], duration: float) -> dic
         "cached_tokens": sum(result.cached_len for result in succeeded),
         "request_throughput": len(succeeded) / duration,
         "output_throughput": num_output / duration,
-        "total_token_throughput": (num_input + num_output) / duration,
+        "total_token_throughput": None if num_input is None else (num_input + num_output) / duration,
         "max_output_tokens_per_s": busiest_second(succeeded),
         "tokens_per_event": _ratio(num_output, sum(len(result.itls) + 1 for result in succeeded if result.output_len)),
     }
@@ -76,19 +77,24 @@ def _ratio(value: float, by: float) -> float | None:
 
 
 def busiest_second(results: Iterable[RequestResult]) -> float:
-    """Most output tokens within one second, of the seconds that the run has been cut into from its beginning.
+    """Most output tokens within one second, of the seconds that the run has been cut into from its beginning."""
+    times, num_tokens = token_events(results)
+    return max(np.bincount(np.array(times, np.int64), num_tokens).tolist(), default=0.0)
 
-    An event counts for its share of the answer's tokens.
+
+def token_events(results: Iterable[RequestResult]) -> tuple[list[float], list[float]]:
+    """When events with tokens came, in seconds from the start, and how many tokens each brought.
+
+    An event counts for its share of the answer's tokens. Requests that failed are left out.
     """
-    times: list[np.ndarray] = []
-    tokens: list[np.ndarray] = []
+    times: list[float] = []
+    num_tokens: list[float] = []
     for result in results:
-        if result.output_len:
-            times.append(result.start_time + result.ttft + np.cumsum([0.0, *result.itls]))
-            tokens.append(np.full(len(result.itls) + 1, result.output_len / (len(result.itls) + 1)))
-    if not times:
-        return 0.0
-    return float(np.bincount(np.concatenate(times).astype(np.int64), np.concatenate(tokens)).max())
+        if result.success and result.output_len:
+            num_events = len(result.itls) + 1
+            times += np.cumsum([result.start_time + result.ttft, *result.itls]).tolist()
+            num_tokens += [result.output_len / num_events] * num_events
+    return times, num_tokens
 
 
 def goodput(results: Iterable[RequestResult], limits: Mapping[str, float], duration: float) -> float:

@@ -12,13 +12,14 @@ class RequestResult:
     start_time: float = 0.0
     """When it was sent."""
     ttft: float = 0.0
-    """From sending to the first event with a token."""
+    """From sending to the first event with text or token ids; to the end of an answer that has neither."""
     itls: list[float] = field(default_factory=list)
-    """Between one event with tokens and the next."""
+    """Between one such event and the next."""
     e2el: float = 0.0
-    """From sending to the last event with a token."""
+    """From sending to the event with the reason of the end, which has the last token as a rule; where none came, to the
+    last event with text or token ids."""
     prompt_len: int = 0
-    """Tokens, as the server counts; the dataset's count where it does not."""
+    """Tokens, as the server counts, or else as the dataset or a tokenizer does; 0 if nobody does."""
     output_len: int = 0
     """Tokens, as the server counts; see `counted_by` of the report where it does not."""
     cached_len: int = 0
@@ -26,10 +27,17 @@ class RequestResult:
     text: str = ""
     error: str = ""
     """Empty if the answer came whole."""
+    seconds: float = 0.0
+    """From sending until the exchange was over: the stream had ended, or had failed."""
 
     @property
     def success(self) -> bool:
         return not self.error
+
+    @property
+    def time_taken(self) -> float:
+        """e2el of a whole answer; of another one, seconds from sending until it had failed."""
+        return self.e2el if self.success else self.seconds
 
     @property
     def tpot(self) -> float:

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
+from itertools import pairwise
 from time import perf_counter
 
 import pytest
 
-from pelton.bench.client import Client, open_session
-from pelton.bench.load import Load
-from pelton.bench.request_errors import CANCELLED, error_kind
+from pelton.bench.plots.serve import running_requests
+from pelton.bench.serving.client import Client, open_session
+from pelton.bench.serving.load import WATCH_SHARE, Load
+from pelton.bench.serving.request_errors import CANCELLED, error_kind
 from tests.support.event_server import EventServer, tokens
 
 
@@ -101,7 +103,7 @@ def test_the_server_sees_no_more_requests_than_the_limit():
     with EventServer(tokens(first=0.05, gap=0.01, num=3)) as server:
 
         async def work():
-            async with open_session({}) as session:
+            async with open_session() as session:
                 client = Client(session, server.url + "/v1/completions", timeout=60.0)
                 return await Load(client, [b"{}"] * 24, [0.0] * 24, max_concurrency=6).run()
 
@@ -128,7 +130,7 @@ def test_after_the_time_is_up_everything_else_has_failed():
     assert report.duration < 30.0
     assert [error_kind(result.error) for result in report.results] == ["", *["max_seconds"] * 3]
     assert len(client.sent) == 3
-    assert report.stopped is None
+    assert report.stopped == "max_seconds: the run was ended after 0.3 s"
 
 
 def test_a_run_that_ends_in_time_is_not_cut():
@@ -200,3 +202,33 @@ def test_processor_time_is_that_of_the_run():
     busy, _ = run(bodies_of(0), client=Busy())
     assert busy.client_cpu_seconds >= 0.2
     assert idle.client_cpu_seconds < 0.2
+
+
+def test_looking_for_a_reason_takes_a_small_part_of_the_time():
+    looked = []
+
+    def slow():
+        looked.append(perf_counter())
+        time.sleep(0.02)
+
+    run(bodies_of(2.5), reason_to_stop=slow)
+    assert len(looked) >= 2
+    assert len(looked) * 0.02 < 0.1 * 2.5
+    assert all(after - before >= 0.02 / WATCH_SHARE for before, after in pairwise(looked))
+
+
+def test_running_requests_of_those_that_timed_out():
+    """They ran until then, and not only until their last token, if they had one."""
+
+    async def work(url):
+        async with open_session() as session:
+            sender = Client(session, url + "/v1/completions", timeout=0.4)
+            return await Load(sender, [b"{}"] * 2, [0.0, 0.1], max_concurrency=None).run()
+
+    with EventServer(tokens(first=60.0, num=3)) as server:
+        report = asyncio.run(work(server.url))
+    assert [error_kind(result.error) for result in report.results] == ["timeout"] * 2
+    steps = running_requests(report.results)
+    assert [number for _, number in steps] == [1, 2, 1, 0]
+    assert steps[2][0] >= 0.4
+    assert steps[3][0] >= 0.5

@@ -3,15 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pelton.bench.bounds import percentile_key
+from pelton.bench.bounds import LATENCIES, percentile_key
 from pelton.error_text import one_line
 
-TITLES = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "itl": "between events",
-    "e2el": "end to end",
-}
 _NOTHING = "-"
 
 
@@ -37,7 +31,7 @@ def _counts(result: Mapping[str, Any]) -> Iterable[str]:
         f"{result['duration']:.2f} s; up to {result['max_concurrent_requests']} at once"
     )
     yield (
-        f"Tokens:     {result['total_input_tokens']} input ({result['cached_tokens']} cached), "
+        f"Tokens:     {_number(result['total_input_tokens'], 0)} input ({result['cached_tokens']} cached), "
         f"{result['total_output_tokens']} output, counted by {result['counted_by']}; "
         f"{_number(result['tokens_per_event'])} per event"
     )
@@ -45,7 +39,7 @@ def _counts(result: Mapping[str, Any]) -> Iterable[str]:
     yield (
         f"Throughput: {result['request_throughput']:.2f} requests/s{goodput}, "
         f"{result['output_throughput']:.1f} output tokens/s (at most {result['max_output_tokens_per_s']:.0f} in a "
-        f"second), {result['total_token_throughput']:.1f} tokens/s in all"
+        f"second), {_number(result['total_token_throughput'], 1)} tokens/s in all"
     )
 
 
@@ -54,7 +48,7 @@ def _latency_table(result: Mapping[str, Any], latencies: Sequence[str], percenti
     rows = [["Milliseconds", *columns]]
     for latency in latencies:
         figures = [_number(result[f"{column}_{latency}_ms"]) for column in columns]
-        rows.append([f"{latency} ({TITLES[latency]})", *figures])
+        rows.append([f"{latency} ({LATENCIES[latency]})", *figures])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *rest in rows:
         yield "  ".join(

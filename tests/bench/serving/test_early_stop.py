@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pelton.bench.bounds import parse_bound
-from pelton.bench.early_stop import is_proven, least_latencies, reason_to_stop
-from pelton.bench.results import RequestResult
-from pelton.bench.statistics import latency_figures
+from pelton.bench.serving.early_stop import is_proven, least_latencies, reason_to_stop
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.statistics import latency_figures
 
 GRID = (0.0, 100.0, 200.0, 300.0, 400.0, 1000.0)
 
@@ -143,6 +143,20 @@ def test_the_reason_names_the_bound_that_is_proven():
         return reason_to_stop(bounds, results, set(), num_failed=num_failed, now=2.0)
 
     assert reason([quick, quick, slow]) is None
-    assert reason([quick, slow, slow]).startswith("median_ttft_ms>50 is sure")
+    assert reason([quick, slow, slow]) == "median_ttft_ms>50 is sure after 2.0 s, unless requests under way fail"
     assert reason([quick], num_failed=1) is None
-    assert reason([quick], num_failed=2).startswith("failed>1 is sure")
+    assert reason([quick], num_failed=2) == "failed>1 is sure after 2.0 s"
+
+
+def test_an_age_that_ends_in_a_failure_is_no_proof():
+    """Such a request cannot be answered later than the limit: it has failed before."""
+    waiting = [RequestResult(0.0, start_time=0.1), RequestResult(0.0, start_time=2.0)]
+
+    def least(**limits):
+        return least_latencies("e2el", waiting, {0, 1}, 4.0, limit=5000.0, **limits)
+
+    assert least() == pytest.approx([3900.0, 2000.0])
+    assert least(request_timeout=6.0, max_seconds=60.0) == pytest.approx([3900.0, 2000.0])
+    assert least(request_timeout=5.0) == [0.0, 0.0]
+    assert least(max_seconds=6.0) == pytest.approx([3900.0, 0.0]), "the second would take until 7 s"
+    assert least_latencies("ttft", [RequestResult(0.0, 0.1, ttft=0.5)], {0}, 4.0, limit=9e9, max_seconds=6.0) == [500.0]

@@ -1,6 +1,6 @@
 from pelton.bench.requests import BenchRequest
-from pelton.bench.results import RequestResult
-from pelton.bench.token_counts import fill_token_counts
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.token_counts import fill_token_counts
 from tests.support.tiny_llama import smollm2_tokenizer
 
 ASKED = BenchRequest("What is a turbine?", 5)
@@ -29,6 +29,22 @@ def test_by_the_tokenizer():
     assert results[0].prompt_len == len(encode("What is a turbine?"))
 
 
+def test_prompts_without_usage():
+    """Whether or not the answers have it."""
+    messages = [{"role": "user", "content": "What is a turbine?"}]
+    results = [answer(output_len=4), answer()]
+    count(results, smollm2_tokenizer(), BenchRequest(None, 5, messages=messages))
+    text = smollm2_tokenizer().apply_chat_template(messages, add_generation_prompt=True)
+    expected = len(smollm2_tokenizer().encode(text, add_special_tokens=False))
+    assert [result.prompt_len for result in results] == [expected] * 2
+
+
+def test_conversations_that_no_template_takes():
+    results = [answer()]
+    count(results, Surrounding(), BenchRequest(None, 5, messages=[{"role": "user", "content": "x"}]))
+    assert results[0].prompt_len == 0
+
+
 def test_by_events():
     results = [answer(gaps=[0.1, 0.2]), answer(gaps=[])]
     assert count(results) == "events"
@@ -54,6 +70,9 @@ def test_an_answer_of_no_tokens_has_none():
 
 class Surrounding:
     """A tokenizer that puts a token before every text, which no answer has."""
+
+    def apply_chat_template(self, messages, **options):
+        raise ValueError("the model has no chat template")
 
     def encode(self, text, add_special_tokens=True):
         return [0] * add_special_tokens + [1] * len(text.split())

@@ -3,36 +3,33 @@
 import asyncio
 import gc
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from logging import getLogger
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import uvloop
 from tqdm import tqdm
 
 from pelton import envs
-from pelton.bench.arrivals import arrival_times, rates
-from pelton.bench.client import Client, open_session, request_body
 from pelton.bench.dataset_config import DatasetConfig, needs_tokenizer
-from pelton.bench.datasets import make_requests
-from pelton.bench.early_stop import reason_to_stop
-from pelton.bench.load import Load, LoadReport
+from pelton.bench.datasets import make_with_warmups
 from pelton.bench.requests import BenchRequest
-from pelton.bench.results import RequestResult
-from pelton.bench.serve_config import BenchServeConfig
-from pelton.bench.serve_result import Target, make_result
-from pelton.bench.server_info import ServerUnavailableError, find_server
-from pelton.bench.token_counts import fill_token_counts
+from pelton.bench.serving.arrivals import arrival_times, rates, steady_arrival_times
+from pelton.bench.serving.client import Client, open_session, request_body
+from pelton.bench.serving.config import BenchServeConfig
+from pelton.bench.serving.early_stop import reason_to_stop
+from pelton.bench.serving.load import Load, LoadReport
+from pelton.bench.serving.request_result import RequestResult
+from pelton.bench.serving.result import Target, make_result
+from pelton.bench.serving.server_info import ServerUnavailableError, find_server
+from pelton.bench.serving.token_counts import fill_token_counts
 from pelton.error_text import message_of, shown
 from pelton.tokenizer import Tokenizer, open_tokenizer
 
 INTERRUPTED = "interrupted"
 """`stopped` of a run that Ctrl-C has ended."""
-_WARMUP_SEED = 1
-"""Added to the dataset's seed, so that warm-up requests are others."""
 _logger = getLogger(__name__)
 
 
@@ -52,35 +49,22 @@ def run_serve(config: BenchServeConfig, dataset: DatasetConfig) -> ServeOutcome:
     Raises ValueError for what cannot be asked of this server, ServerUnavailableError if it does not answer.
     """
     _logger.info("Server: %s%s", config.server_url, config.request_path)
-    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         target = runner.run(_find_target(config))
-        # Refuses metadata before anything is measured.
-        make_result(config, dataset, target, LoadReport([], duration=1.0), [], counted_by="")
         tokenizer = _open_tokenizer(config, dataset, target)
-        requests = make_requests(dataset, tokenizer)
-        bodies = _bodies(config, target, requests, tokenizer)
-        warmups: list[bytes] = []
-        if config.num_warmups:
-            others = replace(dataset, num_prompts=config.num_warmups, seed=dataset.seed + _WARMUP_SEED)
-            warmups = _bodies(config, target, make_requests(others, tokenizer), tokenizer)
+        requests, others = make_with_warmups(dataset, tokenizer, config.num_warmups)
+        bodies, warmups = (_bodies(config, target, some, tokenizer) for some in (requests, others))
         report = runner.run(_send_all(config, warmups, bodies, _due_times(config, dataset)))
     counted_by = fill_token_counts(report.results, requests, tokenizer)
     result = make_result(config, dataset, target, report, requests, counted_by=counted_by)
     return ServeOutcome(result, report.results)
 
 
-def _event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: it leaves the server more of the processor."""
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
-
-
-def _headers(config: BenchServeConfig) -> dict[str, str]:
+def _headers(config: BenchServeConfig) -> list[tuple[str, str]]:
+    """Those of the user; the key of the environment only where they have none."""
     key = envs.openai_api_key()
-    return {**({"Authorization": f"Bearer {key}"} if key else {}), **dict(config.header)}
+    has_own = any(name.lower() == "authorization" for name, _ in config.header)
+    return [*config.header, *([("Authorization", f"Bearer {key}")] if key and not has_own else [])]
 
 
 async def _find_target(config: BenchServeConfig) -> Target:
@@ -131,14 +115,14 @@ def _bodies(
 
 def _due_times(config: BenchServeConfig, dataset: DatasetConfig) -> list[float]:
     number = dataset.num_prompts
-    rate: Any = config.request_rate
     if config.ramp_up_strategy is not None:
         assert config.ramp_up_start_rps is not None
         assert config.ramp_up_end_rps is not None
-        rate = rates(
+        changing = rates(
             number, strategy=config.ramp_up_strategy, start=config.ramp_up_start_rps, end=config.ramp_up_end_rps
         )
-    return arrival_times(rate, number, burstiness=config.burstiness, seed=dataset.seed)
+        return arrival_times(changing, burstiness=config.burstiness, seed=dataset.seed)
+    return steady_arrival_times(config.request_rate, number, burstiness=config.burstiness, seed=dataset.seed)
 
 
 async def _send_all(
@@ -164,7 +148,15 @@ async def _warm_up(config: BenchServeConfig, client: Client, bodies: Sequence[by
 async def _measure(config: BenchServeConfig, load: Load) -> LoadReport:
     def proof() -> str | None:
         now = perf_counter() - load.epoch
-        return reason_to_stop(config.stop_when, load.results, load.in_flight, num_failed=load.num_failed, now=now)
+        return reason_to_stop(
+            config.stop_when,
+            load.results,
+            load.in_flight,
+            num_failed=load.num_failed,
+            now=now,
+            request_timeout=config.request_timeout,
+            max_seconds=config.max_seconds,
+        )
 
     progress = tqdm(total=len(load.results), unit="req", leave=False, disable=config.disable_tqdm or None)
     with progress, _stopped_by_ctrl_c(load), _without_pauses():

@@ -4,16 +4,18 @@ The client runs on the cores of the server that it measures, as a rule: of an ev
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
 
-from pelton.bench.request_errors import RequestError
 from pelton.bench.requests import BenchRequest
-from pelton.bench.results import RequestResult
+from pelton.bench.serving.request_errors import RequestError
+from pelton.bench.serving.request_result import RequestResult
 from pelton.error_text import described, message_of, one_line
 from pelton.tokenizer import Tokenizer
 
@@ -22,6 +24,12 @@ MAX_ERROR_BYTES = 64 << 10
 KEEP_ALIVE_SECONDS = 3.0
 """Of a connection without a request. Servers close them after some seconds (uvicorn after 5), and a request that is
 just being sent then would fail."""
+IDLE_SECONDS = 600.0
+"""Without anything from the server, once an answer has begun, until it has failed. No server pauses so long."""
+DRAIN_SECONDS = 1.0
+"""For the end of a stream that says that it is done: only then its connection serves the next request."""
+MAX_LINE_BYTES = 4 << 20
+"""Of an event."""
 _ABNORMAL = ("error", "abort")
 """Reasons of an end that is none."""
 
@@ -78,6 +86,11 @@ class _Answer:
         self._pieces: list[str] = []
         self._usage: _Usage | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a token has come, or the end."""
+        return self._last_at > 0.0 or self.has_end
+
     def add(self, data: bytes, now: float) -> None:
         """The content of an event. Raises RequestError if it tells of a failure, or cannot be read."""
         if data == b"[DONE]":
@@ -116,6 +129,7 @@ class _Answer:
     def finish(self) -> None:
         """Put into the result what is known at the end, whether the answer is whole or not."""
         result = self._result
+        result.seconds = perf_counter() - self._start
         result.text = "".join(self._pieces)
         if not self.has_end and self._last_at:
             result.e2el = self._last_at - self._start
@@ -153,7 +167,7 @@ class Client:
         except RequestError as error:
             result.error = str(error)
         except (aiohttp.ClientError, OSError) as error:
-            result.error = f"{_kind_of(error, result)}: {described(error)}"
+            result.error = f"{_kind_of(error)}: {described(error)}"
         finally:
             answer.finish()
 
@@ -162,21 +176,42 @@ class Client:
             if response.status != 200:
                 content = await _beginning(response.content)
                 raise RequestError(f"HTTP {response.status}", refusal_message(content) or (response.reason or ""))
-            await _read_events(response.content, answer)
+            await _read_stream(response.content, answer)
             if not answer.has_end:
                 raise RequestError("no end", f"the stream ended without finish_reason ({response.content_type})")
 
 
-async def _read_events(content: aiohttp.StreamReader, answer: _Answer) -> None:
+async def _read_stream(content: aiohttp.StreamReader, answer: _Answer) -> None:
+    """Until the stream ends, or says that it is done and does not end soon. Raises RequestError if it stalls."""
+    try:
+        async with asyncio.timeout(None) as idle:
+            await _read_events(content, answer, idle)
+    except TimeoutError:
+        if not idle.expired():
+            raise  # the time for a whole answer is up
+        raise RequestError("stalled", f"nothing came for {IDLE_SECONDS:g} s") from None
+    if answer.is_done:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while await content.readany():
+                    pass
+
+
+async def _read_events(content: aiohttp.StreamReader, answer: _Answer, idle: asyncio.Timeout) -> None:
     """What arrived together has one time. Data of several lines, which nobody sends here, is refused as unreadable."""
+    loop = asyncio.get_running_loop()
     rest = b""
-    while piece := await content.readany():
+    while not answer.is_done and (piece := await content.readany()):
         now = perf_counter()
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
+        if len(rest) > MAX_LINE_BYTES:
+            raise RequestError("unreadable event", f"a line has more than {MAX_LINE_BYTES} bytes")
         for line in lines:
             if line.startswith(b"data:") and not answer.is_done:
                 answer.add(line[5:].strip(), now)
+        if answer.has_begun:
+            idle.reschedule(loop.time() + IDLE_SECONDS)
     if rest.startswith(b"data:") and not answer.is_done:
         answer.add(rest[5:].strip(), perf_counter())
 
@@ -188,7 +223,7 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
     return b"".join(pieces)
 
 
-def _kind_of(error: Exception, result: RequestResult) -> str:
+def _kind_of(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return "cannot connect"
     if isinstance(error, aiohttp.ClientPayloadError):
@@ -239,14 +274,19 @@ def _text(request: BenchRequest, tokenizer: Tokenizer | None) -> str:
     return tokenizer.decode(request.prompt)
 
 
-def open_session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
-    """Without limits of its own to the number of connections, nor to the time of an answer."""
+def open_session(headers: Iterable[tuple[str, str]] = ()) -> aiohttp.ClientSession:
+    """Without limits of its own to the number of connections, nor to the time of an answer.
+
+    These headers win over its own, whatever the case of their names; a name may come several times.
+    """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
     # Compressed events would be kept back until there are enough of them.
-    fixed = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    merged = CIMultiDict(headers)
+    merged.setdefault("Content-Type", "application/json")
+    merged.setdefault("Accept-Encoding", "identity")
     return aiohttp.ClientSession(
         connector=connector,
-        headers={**fixed, **headers},
+        headers=merged,
         timeout=aiohttp.ClientTimeout(total=None),
         read_bufsize=1 << 20,
     )

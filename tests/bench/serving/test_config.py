@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from pelton.bench.bounds import parse_bound
-from pelton.bench.serve_config import BenchServeConfig
+from pelton.bench.serving.config import BenchServeConfig
 from pelton.config.options import add_flags, from_flags
 
 
@@ -112,6 +112,9 @@ def test_keys_are_not_shown():
         ({"save_detailed": True}, "no result is saved; add --save-result"),
         ({"result_dir": "x"}, "no result is saved"),
         ({"metadata": [("a", "b")]}, "no result is saved"),
+        ({"metadata": [("ttfts", "b")]}, "metadata has 'ttfts', which is an entry of results"),
+        ({"metadata": [("p12.5_itl_ms", "b")]}, "metadata has 'p12.5_itl_ms', which is an entry of results"),
+        ({"metadata": [("a", "1"), ("b", "2"), ("a", "2")]}, "metadata has 'a' twice; give each key one value"),
     ],
 )
 def test_values_that_are_refused(flags, complaint):

@@ -8,7 +8,7 @@ from time import monotonic
 import aiohttp
 import msgspec
 
-from pelton.bench.client import refusal_message
+from pelton.bench.serving.client import refusal_message
 from pelton.error_text import described
 
 POLL_SECONDS = 0.2
@@ -54,19 +54,23 @@ class ServerInfo:
 async def find_server(session: aiohttp.ClientSession, url: str, *, patience: float) -> ServerInfo:
     """Ask for the models, again and again for `patience` seconds while the server cannot be reached or is not ready.
 
-    Raises ServerUnavailableError if it does not become ready, or refuses the request's key.
+    Raises ServerUnavailableError if it does not become ready, or refuses the request's key; at once if its address or
+    its certificate is not valid.
     """
     deadline = monotonic() + patience
     told = False
     while True:
         try:
             return await _ask(session, url)
+        except (aiohttp.InvalidURL, aiohttp.ClientSSLError, UnicodeError) as error:
+            raise ServerUnavailableError(f"{url} cannot be used: {described(error)}; see --base-url") from None
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            reason = described(error)
             if monotonic() >= deadline:
                 waited = f" after {patience:g} s" if patience else ""
-                raise ServerUnavailableError(f"{url} is not ready{waited}: {described(error)}") from None
+                raise ServerUnavailableError(f"{url} is not ready{waited}: {reason}; see --base-url") from None
         if not told:
-            _logger.info("Waiting for %s, at most %g s", url, patience)
+            _logger.info("Waiting for %s, at most %g s (--ready-check-timeout-sec): %s", url, patience, reason)
             told = True
         await asyncio.sleep(POLL_SECONDS)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pelton.bench.bounds import LATENCIES, Bound, parse_bound
+from pelton.bench.serving.result_keys import is_result_key
 from pelton.checks import check_choice, check_flag, check_integer, finite_float
 from pelton.config.options import option
 from pelton.error_text import shown
@@ -158,8 +159,8 @@ class BenchServeConfig:
     )
     stop_when: Sequence[Bound] = option(
         (),
-        "End the run as soon as it is sure that this will be true of it, such as 'p99_e2el_ms>500': mean, median or a "
-        "percentile of ttft, tpot or e2el, or failed; repeatable.",
+        "End the run as soon as it is sure that this will be true of it, unless requests under way fail, such as "
+        "'p99_e2el_ms>500': mean, median or a percentile of ttft, tpot or e2el, or failed; repeatable.",
         action="append",
         type=_bound,
         metavar="BOUND",
@@ -300,6 +301,12 @@ class BenchServeConfig:
         return self.save_result or self.append_result
 
     def _check_files(self) -> None:
+        names = [name for name, _ in self.metadata]
+        for name in names:
+            if is_result_key(name):
+                raise ValueError(f"metadata has {shown(name)}, which is an entry of results; choose another key")
+            if names.count(name) > 1:
+                raise ValueError(f"metadata has {shown(name)} twice; give each key one value")
         if self.saves:
             return
         for name in ("save_detailed", "result_dir", "result_filename", "metadata"):

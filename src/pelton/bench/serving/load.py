@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time
 from typing import Protocol
 
-from pelton.bench.request_errors import CANCELLED
-from pelton.bench.results import RequestResult
+from pelton.bench.serving.request_errors import CANCELLED
+from pelton.bench.serving.request_result import RequestResult
 
 WATCH_SECONDS = 0.1
 """How often is looked whether to end early."""
+WATCH_SHARE = 0.02
+"""Of the time, at most, for looking: with many requests it is done less often."""
 
 
 class Sender(Protocol):
@@ -38,8 +40,8 @@ class LoadReport:
     waits: list[float] = field(default_factory=list)
     """Seconds that each of them waited for its turn, by the limit of requests at once."""
     stopped: str | None = None
-    """Why the run ended early, if it was stopped. Requests that were not answered then have an error of the kind
-    `CANCELLED`, and are no failures."""
+    """Why the run ended early, if it did. Requests that were not answered then have an error of the kind `CANCELLED`,
+    and are no failures; but with `max_seconds` they have failed."""
 
 
 class Load:
@@ -91,6 +93,7 @@ class Load:
             async with asyncio.timeout(max_seconds):
                 await self._finished.wait()
         except TimeoutError:
+            self._report.stopped = f"max_seconds: the run was ended after {max_seconds:g} s"
             unanswered = f"max_seconds: not answered when the run ended after {max_seconds:g} s"
         finally:
             self._report.duration = perf_counter() - self.epoch
@@ -139,9 +142,12 @@ class Load:
             self._on_answer(result)
 
     async def _watch(self, reason_to_stop: Callable[[], str | None]) -> None:
-        while (reason := reason_to_stop()) is None:
-            await asyncio.sleep(WATCH_SECONDS)
-        self.stop(reason)
+        while True:
+            start = perf_counter()
+            reason = reason_to_stop()
+            if reason is not None:
+                return self.stop(reason)
+            await asyncio.sleep(max(WATCH_SECONDS, (perf_counter() - start) / WATCH_SHARE))
 
     def _task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
