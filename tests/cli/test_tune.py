@@ -94,11 +94,11 @@ def test_the_extra_is_named(monkeypatch, capsys, tmp_path, module):
 
 def test_a_model_that_does_not_exist(tmp_path, capfd):
     arguments = ["tune", str(tmp_path / "none"), *SLO, *LOAD, "--output-dir", str(tmp_path / "log")]
-    assert main([*arguments, "--search", "max_num_seqs=2,3,4,5"]) == 1
+    assert main([*arguments, "--search", "max_num_seqs=2,3,4,5"]) == 2
     told = capfd.readouterr()
-    assert "nothing has worked in 3 trials" in told.out
-    assert "pelton serve ended with status 2: " in told.out
-    assert "none" in told.out
+    assert "the server with default settings: pelton serve ended with status 2: " in told.err
+    assert "none" in told.err
+    assert (tmp_path / "log" / "trials.jsonl").read_text() == "", "another model may have the folder"
 
 
 def test_a_search(tmp_path):

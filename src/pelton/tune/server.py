@@ -25,6 +25,10 @@ class ProcessError(Exception):
     """A process has failed; the message says how, with what it said last."""
 
 
+class RefusedError(ProcessError):
+    """The program has ended because of a mistake in what it was asked."""
+
+
 class OwnedProcess:
     """`python -m MODULE ARGUMENTS`, in a process group of its own: a terminal's Ctrl-C is for its owner, who ends it.
 
@@ -72,9 +76,10 @@ class OwnedProcess:
         return self._process.poll()
 
     def check_runs(self) -> None:
-        """Raises ProcessError, with what it says, if it has ended."""
+        """Raises ProcessError, with what it says, if it has ended; RefusedError with the exit status 2."""
         if self.status is not None:
-            raise ProcessError(f"{' '.join(self.command[:2])} ended with {_end(self.status)}: {self.last_words()}")
+            kind = RefusedError if self.status == 2 else ProcessError
+            raise kind(f"{' '.join(self.command[:2])} ended with {_end(self.status)}: {self.last_words()}")
 
     def wait(self, seconds: float) -> int:
         """The exit status. Raises ProcessError if it takes longer."""

@@ -141,7 +141,7 @@ class _Study:
             if former is not None:
                 settings, number, attempt = former.settings, former.number, former.attempt + 1
             if settings is None:
-                return "all settings were tried"
+                return "all settings were tried; those that come to the same under this load count once"
             deadline = self._deadline - self._seconds_of_confirmation()
             if time.monotonic() + self._usual_seconds() > deadline:
                 return "the time is over"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pelton.tune.rate_search import best_load, search_rate
 from pelton.tune.serve_flags import Settings, serve_arguments
-from pelton.tune.server import ProcessError, ServerProcess
+from pelton.tune.server import ProcessError, RefusedError, ServerProcess
 from pelton.tune.space import Space
 from pelton.tune.trial_log import COMPLETE, FAILED, SLO_MISSED, Load, Trial
 from pelton.tune.workload import Workload, make_load, measure_load
@@ -58,7 +58,8 @@ class TrialRunner:
         A load is stopped as soon as it is sure to miss the SLO, except for the one of trial 0, to which others are
         compared; where a rate is sought, except for the one without limit. There, a rate at which requests fail is one
         that misses the SLO, as long as the server runs. Servers and loads that fail are trials too. Raises
-        OutOfTimeError if it is not done by the deadline.
+        OutOfTimeError if it is not done by the deadline, and ValueError if the server refuses the default settings: it
+        refuses the model, or a flag that all servers have.
         """
         start = time.monotonic()
         trial = Trial(number, settings, self._command(settings), FAILED, attempt=attempt)
@@ -74,6 +75,8 @@ class TrialRunner:
                 elif failure := measure(self.request_rate, number > 0).failure:
                     raise ProcessError(failure)
         except ProcessError as error:
+            if number == 0 and isinstance(error, RefusedError):
+                raise ValueError(f"the server with default settings: {error}") from None
             if time.monotonic() >= deadline:
                 raise OutOfTimeError from None
             trial = replace(trial, message=str(error))
