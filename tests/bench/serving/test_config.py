@@ -66,6 +66,10 @@ def test_keys_are_not_shown():
     [
         ({"backend": "tgi"}, "backend must be one of"),
         ({"base_url": "localhost:8000"}, "base_url must be such as"),
+        ({"base_url": "http://127.0.0.1:8000", "port": 1}, "base_url is given, and host or port too"),
+        ({"burstiness": 2.0}, "burstiness is given, but all requests are sent at once"),
+        ({"save_result": True, "append_result": True}, "save_result and append_result are both given"),
+        ({"append_result": True}, "append_result needs the name of a file"),
         ({"base_url": "ftp://x"}, "base_url must be such as"),
         ({"host": "a b"}, "host must be an address"),
         ({"host": ""}, "host must be an address"),

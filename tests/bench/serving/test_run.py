@@ -246,6 +246,13 @@ def test_a_server_that_does_not_get_ready():
         bench(server, ready_check_timeout_sec=0.0)
 
 
+def test_a_server_that_takes_connections_and_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = BenchServeConfig(port=listener.getsockname()[1], ready_check_timeout_sec=0.0)
+        with pytest.raises(ServerUnavailableError, match="is not ready: no answer in time"):
+            run_serve(config, TEXTS)
+
+
 def test_the_reason_for_waiting_is_told(caplog):
     with EventServer(tokens()) as server, caplog.at_level("INFO", "pelton"):
         server.models_status = 503

@@ -23,6 +23,7 @@ OWN_FIELDS = ("model", "prompt", "messages", "stream", "stream_options", "max_to
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _BASE_URL = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
+_HOST, _PORT = "127.0.0.1", 8000
 _MAX_PORT = 2**16 - 1
 
 
@@ -74,8 +75,8 @@ class BenchServeConfig:
     base_url: str | None = option(
         None, "Where the server is, instead of host and port; with /v1 at its end or without.", type=str, metavar="URL"
     )
-    host: str = option("127.0.0.1", "Address or name of the server.")
-    port: int = option(8000, "Its TCP port.")
+    host: str = option(_HOST, "Address or name of the server.")
+    port: int = option(_PORT, "Its TCP port.")
     endpoint: str | None = option(
         None,
         f"Path of the requests. Default: {ENDPOINTS['openai']}; with openai-chat, {ENDPOINTS['openai-chat']}.",
@@ -227,6 +228,8 @@ class BenchServeConfig:
         check_choice("backend", self.backend, BACKENDS)
         if self.base_url is not None and not _BASE_URL.fullmatch(self.base_url):
             raise ValueError(f"base_url must be such as http://127.0.0.1:8000, got {shown(self.base_url)}")
+        if self.base_url is not None and (self.host, self.port) != (_HOST, _PORT):
+            raise ValueError("base_url is given, and host or port too; leave one of them out")
         if not self.host or not self.host.isprintable() or " " in self.host or "/" in self.host:
             raise ValueError(f"host must be an address or a name, got {shown(self.host)}; --base-url takes whole URLs")
         check_integer("port", self.port, low=1, high=_MAX_PORT)
@@ -241,6 +244,8 @@ class BenchServeConfig:
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         finite_float("burstiness", self.burstiness)
+        if self.burstiness != 1.0 and math.isinf(self.request_rate) and self.ramp_up_strategy is None:
+            raise ValueError("burstiness is given, but all requests are sent at once; give a request_rate")
         if self.max_concurrency is not None:
             check_integer("max_concurrency", self.max_concurrency, low=1)
         check_integer("num_warmups", self.num_warmups, low=0)
@@ -307,6 +312,10 @@ class BenchServeConfig:
                 raise ValueError(f"metadata has {shown(name)}, which is an entry of results; choose another key")
             if names.count(name) > 1:
                 raise ValueError(f"metadata has {shown(name)} twice; give each key one value")
+        if self.save_result and self.append_result:
+            raise ValueError("save_result and append_result are both given; leave one of them out")
+        if self.append_result and not self.result_filename:
+            raise ValueError("append_result needs the name of a file to add to; give result_filename")
         if self.saves:
             return
         for name in ("save_detailed", "result_dir", "result_filename", "metadata"):

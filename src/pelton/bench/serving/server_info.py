@@ -14,6 +14,8 @@ from pelton.error_text import described
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 10.0
 """A server that is ready tells its models faster than that."""
+_SHORTEST_SECONDS = 2.0
+"""Such an answer gets, however little patience there is."""
 _logger = getLogger(__name__)
 
 
@@ -61,11 +63,11 @@ async def find_server(session: aiohttp.ClientSession, url: str, *, patience: flo
     told = False
     while True:
         try:
-            return await _ask(session, url)
+            return await _ask(session, url, min(ANSWER_SECONDS, max(deadline - monotonic(), _SHORTEST_SECONDS)))
         except (aiohttp.InvalidURL, aiohttp.ClientSSLError, UnicodeError) as error:
             raise ServerUnavailableError(f"{url} cannot be used: {described(error)}; see --base-url") from None
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            reason = described(error)
+            reason = described(error) if str(error) else "no answer in time"
             if monotonic() >= deadline:
                 waited = f" after {patience:g} s" if patience else ""
                 raise ServerUnavailableError(f"{url} is not ready{waited}: {reason}; see --base-url") from None
@@ -75,9 +77,9 @@ async def find_server(session: aiohttp.ClientSession, url: str, *, patience: flo
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _ask(session: aiohttp.ClientSession, url: str) -> ServerInfo:
-    """Raises ClientError while the server is not ready."""
-    async with asyncio.timeout(ANSWER_SECONDS), session.get(f"{url}/v1/models") as response:
+async def _ask(session: aiohttp.ClientSession, url: str, seconds: float) -> ServerInfo:
+    """Raises ClientError while the server is not ready, and TimeoutError if it takes longer than `seconds`."""
+    async with asyncio.timeout(seconds), session.get(f"{url}/v1/models") as response:
         if response.status >= 500:
             response.raise_for_status()
         content = await response.read()
