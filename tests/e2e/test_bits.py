@@ -15,7 +15,7 @@ from msgspec import structs
 from pelton import LLM, SamplingParams
 from pelton.ops.cpu import LEVELS
 from tests.support.engines import bits_of, core_of, make_llm, trace_steps
-from tests.support.native import needs_native, usable_levels
+from tests.support.native import is_slow_machine, needs_native, usable_levels
 from tests.support.prompts import prompts
 
 pytestmark = needs_native
@@ -73,7 +73,7 @@ class Alone:
         assert not differing, f"requests {differing}; the first has {self.requests[differing[0]][1]}"
 
 
-NUM_REQUESTS = 64
+NUM_REQUESTS = 32 if is_slow_machine() else 64
 
 
 FORMATS = {

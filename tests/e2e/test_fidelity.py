@@ -8,7 +8,7 @@ import pytest
 from pelton import LLM, SamplingParams
 from tests.support.downloads import gemma_gguf
 from tests.support.gemma import BOS_TOKEN_ID, passages
-from tests.support.native import needs_native
+from tests.support.native import is_slow_machine, needs_native
 
 BOUNDS = {"bfloat16": ({"dtype": "bfloat16"}, 0.002), "int8": ({"quantization": "int8"}, 0.01), "as stored": ({}, 0.01)}
 """Arguments, and by how much the perplexity may differ, relatively. Both files have most of their weights in four bits,
@@ -36,7 +36,9 @@ def perplexity(name: str, **arguments: str) -> float:
 
 
 @pytest.mark.parametrize("choice", BOUNDS)
-@pytest.mark.parametrize("name", ["smollm2", "gemma"])
+@pytest.mark.parametrize(
+    "name", ["smollm2", pytest.param("gemma", marks=[pytest.mark.slow] if is_slow_machine() else [])]
+)
 def test_perplexity(name, choice, record_property):
     arguments, bound = BOUNDS[choice]
     exact, rounded = perplexity(name, dtype="float32"), perplexity(name, **arguments)

@@ -17,6 +17,12 @@ from pelton.ops.packed_linear import PackedLinear, Rows
 from pelton.ops.rows_packer import pack_parts
 
 
+def is_slow_machine() -> bool:
+    """Whether a step in bfloat16 takes some times as long as where instructions multiply it: tests of whole models are
+    fewer there."""
+    return not {"avx512", "amx"}.intersection(usable_levels())
+
+
 def usable_levels() -> list[str]:
     """The levels that are installed and run here."""
     usable = []
