@@ -27,7 +27,8 @@ def free_models() -> None:
 def test_alone_and_together(
     name: str, kernels: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bits, in large steps and in small ones, and nearly the log probabilities of the model itself."""
+    """Nearly the log probabilities of the model itself, in large steps and in small ones; the same bits, but for numpy,
+    whose BLAS sums in another order for other numbers of rows on some processors."""
     if kernels == "numpy":
         monkeypatch.setenv("PELTON_CPU_ISA", "numpy")
     path = save_folder(tiny_model(name), tmp_path)
@@ -51,5 +52,6 @@ def test_alone_and_together(
         assert error_of(name) < BOUNDS[quantization] * error_of(another)
 
     together = generate(PROMPTS)
-    assert generate(PROMPTS, max_num_batched_tokens=16) == together
-    assert generate(PROMPTS[-1:]) == together[-1:]
+    in_small_steps, alone = generate(PROMPTS, max_num_batched_tokens=16), generate(PROMPTS[-1:])
+    if kernels != "numpy":
+        assert (in_small_steps, alone) == (together, together[-1:])
