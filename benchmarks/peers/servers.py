@@ -1,6 +1,5 @@
 """Engines as servers of OpenAI's interface on 127.0.0.1, under a load of fixed rates by `pelton bench serve`."""
 
-import http.client
 import json
 import socket
 import sys
@@ -15,8 +14,8 @@ from engines import PELTON_FORMATS, TORCH_DTYPES, Engine, UnavailableError, erro
 from processes import EngineProcess, running
 from workloads import MOST_TOKENS, prompts
 
-from pelton.loader import open_checkpoint
-from pelton.tokenizer import load_tokenizer
+from pelton.tokenizer import open_tokenizer
+from pelton.tune.server import status_of
 
 INPUT_LEN, OUTPUT_LEN = 128, 64
 MOST_AT_ONCE = 32
@@ -125,23 +124,12 @@ _COMMANDS: dict[str, Callable[[Engine], list[str]]] = {
 def wait_until_ready(process: EngineProcess, port: int, seconds: float) -> None:
     """Raises UnavailableError if it ends or takes longer."""
     deadline = time.monotonic() + seconds
-    while not _is_healthy(port):
+    while status_of(port, "GET", "/health") != 200:
         if process.process.poll() is not None:
             raise UnavailableError(f"its server ended: {process.why_it_ended()}")
         if time.monotonic() > deadline:
             raise UnavailableError(f"its server was not ready within {seconds:.0f} s")
         time.sleep(0.1)
-
-
-def _is_healthy(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def measure(
@@ -227,7 +215,7 @@ def _dataset(engine: Engine, load: Load, num_prompts: int, seed: str, folder: Pa
     if engine.name != "transformers":
         lengths = ["--random-input-len", str(INPUT_LEN), "--random-output-len", str(OUTPUT_LEN)]
         return ["--dataset-name", "random", "--ignore-eos", *lengths]
-    tokenizer = load_tokenizer(open_checkpoint(load.tokenizer))
+    tokenizer = open_tokenizer(load.tokenizer)
     texts = [tokenizer.decode(ids) for ids in prompts(num_prompts + 1, INPUT_LEN, f"serving {seed}")]
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))

@@ -98,7 +98,7 @@ def test_a_model_that_does_not_exist(tmp_path, capfd):
     told = capfd.readouterr()
     assert "the server with default settings: pelton serve ended with status 2: " in told.err
     assert "none" in told.err
-    assert (tmp_path / "log" / "trials.jsonl").read_text() == "", "another model may have the folder"
+    assert (tmp_path / "log" / "trials.jsonl").read_text() == "", "nothing was tried"
 
 
 def test_a_search(tmp_path):

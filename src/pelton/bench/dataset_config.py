@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pelton.checks import check_choice, check_flag, check_integer, finite_float
-from pelton.config.options import add_flags, given_flags, option
+from pelton.config.options import add_flags, flag_of, given_flags, option
 from pelton.error_text import shown
 
 DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "builtin")
@@ -123,8 +123,8 @@ def dataset_from_flags(namespace: argparse.Namespace) -> DatasetConfig:
         owner = next((dataset for dataset in DATASETS if name.startswith(dataset + "_")), chosen)
         if owner != chosen:
             raise ValueError(
-                f"{_flag(name)} is given, but it is for dataset {owner}, and the dataset is {chosen}; leave it out, or "
-                f"add --dataset-name {owner}"
+                f"{flag_of(name)} is given, but it is for dataset {owner}, and the dataset is {chosen}; leave it out, "
+                f"or add --dataset-name {owner}"
             )
     if hasattr(namespace, "input_len"):
         if chosen != "random":
@@ -147,9 +147,5 @@ _INPUT_LEN_REMEDIES = {
 
 def _set_once(given: dict[str, Any], name: str, flag: str, value: int) -> None:
     if name in given:
-        raise ValueError(f"{flag} and {_flag(name)} are both given, and mean the same; leave one of them out")
+        raise ValueError(f"{flag} and {flag_of(name)} are both given, and mean the same; leave one of them out")
     given[name] = value
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

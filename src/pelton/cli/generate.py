@@ -15,6 +15,7 @@ from pelton.cli.prompts import NamedPrompt, read_prompts
 from pelton.cli.sampling_flags import add_sampling_flags, given_sampling
 from pelton.cli.streaming import headings_of, print_in_order
 from pelton.config import EngineArgs
+from pelton.config.options import flag_of
 from pelton.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _refuse(reason: str, options: argparse.Namespace, *names: str) -> None:
     """Raise ValueError if one of these is given."""
     for name in names:
         if getattr(options, name) not in (None, False, []):
-            flag = {"prompts": "PROMPT", "files": "--file"}.get(name, "--" + name.replace("_", "-"))
+            flag = {"prompts": "PROMPT", "files": "--file"}.get(name, flag_of(name))
             raise ValueError(f"{flag} is given, but {reason}; leave it out")
 
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Collection
 from typing import Any
 
+from pelton.config.options import flag_of
 from pelton.loader.text_files import parse_json
 from pelton.sampling_params import MAX_LOGIT_BIASES, SamplingParams
 
@@ -92,7 +93,7 @@ def add_sampling_flags(
             continue
         default = max_tokens_default if name == "max_tokens" else getattr(defaults, name)
         text = options["help"] + ("" if default is None else f" Default: {default}.")
-        group.add_argument("--" + name.replace("_", "-"), **{**options, "help": text, "default": argparse.SUPPRESS})
+        group.add_argument(flag_of(name), **{**options, "help": text, "default": argparse.SUPPRESS})
 
 
 def given_sampling(options: argparse.Namespace) -> dict[str, Any]:

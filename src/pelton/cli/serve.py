@@ -6,6 +6,7 @@ from dataclasses import replace
 from pelton.cli.chat_template_flag import given_chat_template
 from pelton.cli.parser import CommandParser
 from pelton.config import EngineArgs
+from pelton.config.options import flag_of
 from pelton.config.serving import add_serving_flags, serving_from_flags
 
 
@@ -51,8 +52,7 @@ def _check_model_is_no_value(options: argparse.Namespace) -> None:
         return
     for name in ("api_key", "served_model_name"):
         if len(getattr(options, name, ())) > 1:
-            flag = "--" + name.replace("_", "-")
             raise ValueError(
-                f"{flag} has several values, and no model is given, so that the last value may be meant as MODEL; "
-                "write MODEL before the flags"
+                f"{flag_of(name)} has several values, and no model is given, so that the last value may be meant as "
+                "MODEL; write MODEL before the flags"
             )

@@ -1,13 +1,13 @@
 """`pelton tune`: find the settings of a server that serve a workload best."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from pelton.bench.dataset_config import add_dataset_flags, dataset_from_flags
 from pelton.bench.extras import need
+from pelton.bench.result_files import write_json
 from pelton.cli.messages import note, show
 from pelton.cli.parser import CommandParser
 from pelton.config.options import add_flags, from_flags
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_files(config: TuneConfig, outcome: "Outcome") -> None:
     report = config.folder / "report.json"
-    report.write_text(json.dumps(outcome.report.as_plain(), indent=2) + "\n")
+    write_json(report, outcome.report.as_plain())
     note(f"Log: {config.folder / 'trials.jsonl'}; report: {report}")
     if config.options.plot is not None:
         outcome.report.write_plot(config.options.plot, config.model)

@@ -40,6 +40,11 @@ def doc_of(declared: "Field[Any]") -> str:
     return str(declared.metadata["doc"])
 
 
+def flag_of(name: str) -> str:
+    """The flag of a field, or of any other name."""
+    return "--" + name.replace("_", "-")
+
+
 def add_flags(parser: "argparse._ActionsContainer", declared: "Iterable[Field[Any]]") -> None:
     """Add each field as `--flag`, with its documentation. What is not given has no attribute in the namespace."""
     for one in declared:
@@ -50,8 +55,9 @@ def add_flags(parser: "argparse._ActionsContainer", declared: "Iterable[Field[An
             options["type"] = type(one.default)
         if one.default not in (None, (), ""):
             options["help"] += f" Default: {one.default}."
-        flag = "--" + one.name.replace("_", "-")
-        parser.add_argument(*one.metadata["aliases"], flag, dest=one.name, **(options | one.metadata["cli"]))
+        parser.add_argument(
+            *one.metadata["aliases"], flag_of(one.name), dest=one.name, **(options | one.metadata["cli"])
+        )
 
 
 def given_flags(namespace: argparse.Namespace, declared: "Iterable[Field[Any]]") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import NoReturn
 
 from pelton.config import EngineArgs, ParallelConfig, ServeConfig
+from pelton.config.options import flag_of
 from pelton.config.serving import add_serving_flags, check_serving
 from pelton.error_text import shown
 
@@ -78,7 +79,7 @@ def parse_value(name: str, text: str) -> Value:
         if text not in ("true", "false"):
             raise ValueError(f"{name} must be true or false, got {shown(text)}")
         return text == "true"
-    value = parse_serve_flags([f"{_flag(name)}={text}"])[name]
+    value = parse_serve_flags([f"{flag_of(name)}={text}"])[name]
     assert isinstance(value, Value)
     return value
 
@@ -88,9 +89,9 @@ def write_flags(settings: Settings) -> list[str]:
     arguments = []
     for name, value in settings.items():
         if isinstance(value, bool):
-            arguments.append(_flag(name) if value else "--no-" + _flag(name).removeprefix("--"))
+            arguments.append(flag_of(name) if value else "--no-" + flag_of(name).removeprefix("--"))
         elif value is not None:
-            arguments += [_flag(name), str(value)]
+            arguments += [flag_of(name), str(value)]
     return arguments
 
 
@@ -101,8 +102,4 @@ def serve_arguments(model: str, fixed_flags: Sequence[str], given: Settings) -> 
 
 def _check_ours(name: str) -> None:
     if name in _NOT_OURS:
-        raise ValueError(f"{_flag(name)} cannot be given: {_NOT_OURS[name]}")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+        raise ValueError(f"{flag_of(name)} cannot be given: {_NOT_OURS[name]}")

@@ -136,7 +136,7 @@ class ServerProcess(OwnedProcess):
         Raises ProcessError if the server does not do it within some seconds.
         """
         deadline = time.monotonic() + STOP_SECONDS
-        while (status := self._status_of("POST", "/reset_prefix_cache")) != 200:
+        while (status := status_of(self.port, "POST", "/reset_prefix_cache")) != 200:
             self.check_runs()
             if time.monotonic() > deadline:
                 raise ProcessError(f"the prefix cache was not emptied: {status or 'no answer'}")
@@ -149,18 +149,19 @@ class ServerProcess(OwnedProcess):
         return self.port
 
     def _is_ready(self) -> bool:
-        return self.find_port() is not None and self._status_of("GET", "/health") == 200
+        return self.find_port() is not None and status_of(self.port, "GET", "/health") == 200
 
-    def _status_of(self, method: str, path: str) -> int | None:
-        """None if there is no answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request(method, path)
-            return connection.getresponse().status
-        except (OSError, http.client.HTTPException):
-            return None
-        finally:
-            connection.close()
+
+def status_of(port: int | None, method: str, path: str) -> int | None:
+    """The status that a server on 127.0.0.1 answers with; None if there is no answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def _end(status: int) -> str:
