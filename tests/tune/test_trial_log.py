@@ -101,6 +101,13 @@ def test_another_study(tmp_path):
     assert json.loads((tmp_path / "study.json").read_text()) == STUDY
 
 
+def test_another_study_before_anything_was_tried(tmp_path):
+    TrialLog(tmp_path, STUDY).__exit__()
+    other = STUDY | {"seed": 1}
+    TrialLog(tmp_path, other).__exit__()
+    assert json.loads((tmp_path / "study.json").read_text()) == other
+
+
 def test_trials_without_a_study(tmp_path):
     write(tmp_path)
     (tmp_path / "study.json").unlink()
@@ -110,6 +117,7 @@ def test_trials_without_a_study(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_a_study_that_cannot_be_read(tmp_path, content):
+    write(tmp_path)
     (tmp_path / "study.json").write_text(content)
     with pytest.raises(ValueError, match=r"study\.json is no JSON object"):
         TrialLog(tmp_path, STUDY)

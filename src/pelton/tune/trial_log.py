@@ -178,18 +178,13 @@ def _repetition(line: bytes, number: int) -> Repetition:
 
 
 def _check_study(path: Path, study: Mapping[str, Any], *, has_trials: bool) -> None:
-    """Write it if there is none yet, and compare it otherwise."""
+    """Write it if nothing has been tried yet, and compare it otherwise."""
     study = json.loads(json.dumps(study))
-    if not path.exists():
-        if has_trials:
-            raise ValueError(f"{path.parent} has trials, but no {path.name}; choose another --output-dir")
-        partial = path.with_suffix(".partial")
-        with partial.open("w") as file:
-            file.write(json.dumps(study, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+    if not has_trials:
+        _write_study(path, study)
         return
+    if not path.exists():
+        raise ValueError(f"{path.parent} has trials, but no {path.name}; choose another --output-dir")
     former: Any = None
     with suppress(ValueError):
         former = json.loads(path.read_text())
@@ -203,6 +198,15 @@ def _check_study(path: Path, study: Mapping[str, Any], *, has_trials: bool) -> N
     ]
     if differences:
         raise ValueError(f"{path.parent} has another study: {'; '.join(differences)}; choose another --output-dir")
+
+
+def _write_study(path: Path, study: Mapping[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        file.write(json.dumps(study, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def _flat(entries: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
