@@ -41,7 +41,7 @@ class Selection:
     options: tuple[str, ...]
     """For pip: whether it shall take a wheel or the source."""
     members: str
-    """Regular expression of the names of the wanted members; group 1 is what the file is called in the folder."""
+    """Regular expression of the names of the wanted members; group 1 is the file's path in the folder."""
 
     @property
     def stamp(self) -> str:
@@ -71,6 +71,16 @@ SELECTIONS = (
         sha256="98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
         options=("--only-binary", ":all:"),
         members=r"mistral_common/data/([\w.]+)",
+    ),
+    # The public JSON-Schema-Test-Suite, which the validator's authors ship with their source.
+    Selection(
+        folder="json-schema-suite",
+        summary="JSON-Schema-Test-Suite (1 MB)",
+        distribution="jsonschema",
+        version="4.26.0",
+        sha256="0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326",
+        options=("--no-binary", "jsonschema"),
+        members=r"jsonschema-4\.26\.0/json/(LICENSE|(?:tests/draft(?:7|2020-12)|remotes)(?:/[\w-]+)+\.json)",
     ),
 )
 
@@ -139,14 +149,16 @@ def files_in(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def fetch_selection(selection: Selection, path: Path, work: Path) -> None:
-    """Only the wanted members are written, each under its base name."""
+    """Only the wanted members are written."""
     requirement = {selection.distribution: selection.sha256}
     (archive,) = download(work, requirement, selection.version, *selection.options)
     unpacked = work / selection.folder
     unpacked.mkdir()
     for name, data in files_in(archive):
         if match := re.fullmatch(selection.members, name):
-            with (unpacked / match[1]).open("wb") as out:
+            target = unpacked / match[1]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as out:
                 shutil.copyfileobj(data, out)
     (unpacked / STAMP).write_text(selection.stamp)
     if path.exists():

@@ -9,6 +9,15 @@ import msgspec
 
 from pelton.checks import check_flag, check_integer, finite_float, has_lone_surrogate
 from pelton.error_text import shown
+from pelton.structured_outputs_params import GuidedDecodingParams, StructuredOutputsParams
+
+__all__ = [
+    "BeamSearchParams",
+    "GuidedDecodingParams",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 SEED_LIMIT = 2**64
 """Seeds are unsigned 64-bit integers: they key the counter-based random numbers of the sampler."""
@@ -92,6 +101,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Whether added tokens next to each other have the space between them that the vocabulary's decoder may put."""
     truncate_prompt_tokens: int | None = None
     """Keep only so many tokens of the prompt, the last ones; -1: as many as leave room for the output."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the output must look like: only tokens that keep to it are candidates."""
+    guided_decoding: GuidedDecodingParams | None = None
+    """An older name of `structured_outputs`, which it becomes."""
     extra_args: dict[str, Any] | None = None
     """Arguments of the engine's own logits processors."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
@@ -104,6 +117,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         self._check_output_kind()
         self._check_lists()
         self._check_logit_bias()
+        self._check_structured_outputs()
         if self.extra_args is not None and not (
             isinstance(self.extra_args, dict) and all(isinstance(name, str) for name in self.extra_args)
         ):
@@ -116,6 +130,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"):
             setattr(cloned, name, copy(getattr(self, name)))
         cloned.extra_args = deepcopy(self.extra_args)
+        cloned.structured_outputs = deepcopy(self.structured_outputs)
         return cloned
 
     def _check_output_kind(self) -> None:
@@ -197,6 +212,18 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
                 raise ValueError(f"logit_bias of token {token_id} must be in [-100, 100], got {shown(bias)}")
         self.logit_bias = checked
 
+    def _check_structured_outputs(self) -> None:
+        for name in ("structured_outputs", "guided_decoding"):
+            given: Any = getattr(self, name)
+            if isinstance(given, dict):
+                setattr(self, name, given := _constraint_of(name, given))
+            if not isinstance(given, StructuredOutputsParams | None):
+                raise ValueError(f"{name} must be StructuredOutputsParams, or a dict of its fields, got {shown(given)}")
+        if self.guided_decoding is not None:
+            if self.structured_outputs is not None:
+                raise ValueError("structured_outputs and guided_decoding mean the same; leave out one of them")
+            self.structured_outputs, self.guided_decoding = self.guided_decoding, None
+
     def _check_contradictions(self) -> None:
         if self.n > 1 and self.is_greedy:
             raise ValueError(
@@ -264,6 +291,17 @@ _FLAGS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
+
+
+def _constraint_of(name: str, fields: dict[Any, Any]) -> StructuredOutputsParams:
+    known = StructuredOutputsParams.__struct_fields__
+    for field in fields:
+        if field not in known:
+            raise ValueError(f"{name} has no field {shown(field)}; there are {', '.join(known)}")
+    try:
+        return StructuredOutputsParams(**fields)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _check_is_list(name: str, value: Any, what: str) -> None:

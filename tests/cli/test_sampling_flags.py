@@ -33,6 +33,7 @@ EXAMPLES = {
     "skip_special_tokens": ([], True),
     "spaces_between_special_tokens": ([], True),
     "truncate_prompt_tokens": (["8"], 8),
+    "structured_outputs": (['{"choice": ["a"]}'], {"choice": ["a"]}),
     "extra_args": (['{"a": [1]}'], {"a": [1]}),
 }
 """Field -> arguments of its flag, and what they mean."""
@@ -70,6 +71,8 @@ def test_flags_that_repeat():
         (["--top-p", "2"], r"top_p must be in \(0, 1\]"),
         (["--seed", "-2"], "seed must be at least -1, got -2"),
         (["--logit-bias", "5=1", "--logit-bias", "5=2"], "logit_bias names a token twice"),
+        (["--structured-outputs", '{"choices": ["a"]}'], "structured_outputs has no field 'choices'; there are json"),
+        (["--structured-outputs", "{}"], "structured_outputs: a constraint must have one of json"),
         (["--n", "2", "--temperature", "0"], "n must be 1 with greedy sampling"),
     ],
 )

@@ -168,6 +168,7 @@ GIVEN = {
     "scheduling_policy": "priority",
     "logprobs_mode": "processed_logits",
     "generation_config": "none",
+    "reasoning_parser": "qwen3",
     "num_threads": 5,
     "enforce_eager": True,
     "check_nan": True,
@@ -188,7 +189,11 @@ def test_the_command_line_says_the_same_as_python():
         negated = flag.replace("--", "--no-", 1)
         flags += [flag if value else negated] if isinstance(value, bool) else [flag, str(value)]
     assert parse(*flags) == EngineArgs.create(**GIVEN)
-    assert {*GIVEN, "num_gpu_blocks_override", "logits_processors"} == set(EngineArgs.names())
+    others = {"num_gpu_blocks_override", "logits_processors", "structured_outputs_config"}
+    assert {*GIVEN, *others} == set(EngineArgs.names())
+    settings = parse("--structured-outputs-config", '{"cache_size": 7}')
+    assert settings == EngineArgs.create(structured_outputs_config={"cache_size": 7})
+    assert settings.structured_outputs.config.cache_size == 7
     processors = ["--logits-processors", "a:B", "--logits-processors", "c.d:E"]
     assert parse(*processors) == EngineArgs.create(logits_processors=["a:B", "c.d:E"])
     assert parse("--num-gpu-blocks-override", "9") == EngineArgs.create(num_gpu_blocks_override=9)
@@ -196,7 +201,7 @@ def test_the_command_line_says_the_same_as_python():
 
 
 def section(args, name):
-    parts = args.model, args.cache, args.scheduler, args.sampling, args.execution
+    parts = args.model, args.cache, args.scheduler, args.sampling, args.structured_outputs, args.execution
     return next(part for part in parts if hasattr(part, name))
 
 
@@ -224,3 +229,19 @@ def test_help_comes_from_the_field(monkeypatch, declared):
     default = "" if declared.default in (None, ()) else f" Default: {declared.default}."
     assert action.help.replace("%%", "%") == doc_of(declared) + default
     assert doc_of(declared) + default in " ".join(parser.format_help().split())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("auto", "structured_outputs_config must be a dict"),
+        ({"size": 1}, "structured_outputs_config has no entry 'size'; there are backend"),
+        ({"backend": "outlines"}, "structured_outputs_config: backend must be one of auto, llguidance, xgrammar"),
+        ({"cache_size": 0}, "structured_outputs_config: cache_size must be at least 1"),
+        ({"max_compile_seconds": 0}, "structured_outputs_config: max_compile_seconds must be more than 0"),
+        ({"disable_any_whitespace": 1}, "structured_outputs_config: disable_any_whitespace must be True or False"),
+    ],
+)
+def test_settings_of_structured_output(given, words):
+    with pytest.raises(ValueError, match=words):
+        EngineArgs.create(structured_outputs_config=given)

@@ -14,6 +14,7 @@ import pytest
 from pelton import SamplingParams
 from pelton.core.outputs import RequestOutput
 from pelton.sampling.logits_processor import LogitsProcessor
+from pelton.sampling_params import StructuredOutputsParams
 from tests.support.fakes import BREAKING
 from tests.support.sampling_engine import EOS, SamplingEngine
 
@@ -59,16 +60,26 @@ CHOICES = {
     "skip_special_tokens": [False],
     "spaces_between_special_tokens": [False],
     "truncate_prompt_tokens": [3, 20],
+    "structured_outputs": [
+        StructuredOutputsParams(choice=["what where", "what ry", "the"]),
+        StructuredOutputsParams(regex="[a-m ]{5,30}"),
+        StructuredOutputsParams(json={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+        StructuredOutputsParams(grammar='start: "(" start? ")" | "x"'),
+    ],
     "extra_args": [{"scale": 0.5}, {"scale": 1.5}],
     "n": [2, 3],
 }
-"""Every parameter but seed and output_kind."""
+"""Every parameter but seed and output_kind, and the older name of structured_outputs."""
+RULING_OUT = {"allowed_token_ids", "bad_words", "min_tokens", "stop_token_ids"}
+"""What may leave a constraint no token."""
 
 
 def some_params(rng: random.Random, share: float) -> SamplingParams:
     """Each parameter with this probability; contradictions are thrown away."""
     while True:
         fields = {name: rng.choice(values) for name, values in CHOICES.items() if rng.random() < share}
+        if "structured_outputs" in fields:
+            fields = {name: value for name, value in fields.items() if name not in RULING_OUT}
         if rng.random() < 0.3:
             fields["temperature"] = 0.0
         try:
@@ -159,7 +170,7 @@ def test_after_preemption(monkeypatch, requests, alone, num_steps_in_flight):
         monkeypatch, processors=[Scale], num_gpu_blocks_override=60, num_steps_in_flight=num_steps_in_flight
     )
     assert_same(engine.run(requests), alone)
-    assert engine.core.scheduler.num_preemptions >= 5
+    assert engine.core.scheduler.num_preemptions >= 2
 
 
 def test_beside_other_neighbours(monkeypatch, requests, alone):

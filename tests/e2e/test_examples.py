@@ -11,8 +11,21 @@ import pytest
 from tests.support.served import Served
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES_IN_VLLM = {"pelton": {"LLM", "SamplingParams"}, "pelton.sampling_params": {"BeamSearchParams"}}
+NAMES_IN_VLLM = {
+    "pelton": {"LLM", "SamplingParams"},
+    "pelton.sampling_params": {"BeamSearchParams", "GuidedDecodingParams", "StructuredOutputsParams"},
+}
 """Of those that vLLM has under the same path, the ones that Pelton has as well."""
+
+
+PAGES = (
+    "README.md",
+    "docs/sampling.md",
+    "docs/serving.md",
+    "docs/structured-output.md",
+    "docs/tool-calling.md",
+)
+"""With code in Python."""
 
 
 def run(name: str) -> str:
@@ -27,10 +40,17 @@ def test_basic():
     assert "'The president of the United States is'" in out
 
 
+def test_structured_output():
+    out = run("offline_structured_output.py")
+    assert re.search(r"Prompt: 'This sucks', sentiment: '(Positive|Negative)'\n", out)
+    assert re.search(r"Date: [0-9]{4}-[0-9]{2}-[0-9]{2}\n", out)
+    assert "City: '" in out
+
+
 def test_the_code_in_the_docs_runs():
     """Clients in it find a server, at another port than they say."""
     with Served("smollm2") as server:
-        for page in ("README.md", "docs/sampling.md", "docs/serving.md"):
+        for page in PAGES:
             blocks = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / page).read_text(), re.DOTALL)
             assert blocks
             code = "\n".join(blocks).replace("http://127.0.0.1:8000", server.url)

@@ -24,7 +24,7 @@ def check_invariants(engine: FakeEngine) -> None:
     limits = scheduler.config
     assert len(scheduler.running) <= limits.max_num_seqs
     assert all(a.sort_key < b.sort_key for a, b in pairwise(scheduler.running))
-    assert len(scheduler.running) + len(scheduler.waiting) == len(scheduler.requests)
+    assert len(scheduler.running) + len(scheduler.waiting) + len(scheduler.blocked) == len(scheduler.requests)
     for request in scheduler.requests.values():
         assert request.num_tokens == len(request.token_ids) + request.num_pending_tokens
         assert 0 <= request.num_pending_tokens <= scheduler.num_steps_in_flight

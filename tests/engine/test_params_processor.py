@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from pelton import SamplingParams
-from pelton.config import SamplingConfig
+from pelton.config import SamplingConfig, StructuredOutputsConfig
 from pelton.engine.params_processor import ParamsProcessor
 from pelton.loader import open_checkpoint
 from pelton.sampling.logits_processor import LogitsProcessor, RowProcessor
+from pelton.sampling_params import StructuredOutputsParams
 from pelton.tokenizer import Tokenizer, load_tokenizer
 from tests.support.nested import nested
 from tests.support.vocabularies import vocabulary_tokenizer
@@ -27,7 +28,32 @@ def tokenizer() -> Tokenizer:
 def make_processor(tokenizer: Tokenizer, **changes: Any) -> ParamsProcessor:
     options = {"vocab_size": VOCAB_SIZE, "logits_processors": (), "eos_token_ids": [EOS, 0]}
     sampling = SamplingConfig(max_logprobs=changes.pop("max_logprobs", 5))
-    return ParamsProcessor(sampling, tokenizer, **(options | changes))
+    structured_outputs = StructuredOutputsConfig(**changes.pop("structured_outputs", {}))
+    return ParamsProcessor(sampling, tokenizer, structured_outputs=structured_outputs, **(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        ({}, {}, {}),
+        ({"disable_any_whitespace": True}, {}, {"disable_any_whitespace": True}),
+        ({"disable_any_whitespace": True}, {"whitespace_pattern": " ?"}, {"whitespace_pattern": " ?"}),
+        ({"disable_additional_properties": True}, {}, {"disable_additional_properties": True}),
+        ({}, {"disable_any_whitespace": True}, {"disable_any_whitespace": True}),
+    ],
+)
+def test_the_engines_settings_of_structured_output(tokenizer, settings, given, expected):
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "object"}, **given))
+    processed, _ = make_processor(tokenizer, structured_outputs=settings).process(params)
+    assert processed.structured_outputs == StructuredOutputsParams(
+        json={"type": "object"}, backend="llguidance", **expected
+    )
+    assert params.structured_outputs.backend == "auto"  # the caller's own is left alone
+
+
+def test_a_constraint_that_cannot_be_kept(tokenizer):
+    structured = StructuredOutputsParams(json={"type": "array", "uniqueItems": True})
+    check_refusal(make_processor(tokenizer), {"structured_outputs": structured}, ["structured_outputs", "uniqueItems"])
 
 
 def check_refusal(processor: ParamsProcessor, fields: dict[str, Any], words: list[str]) -> None:

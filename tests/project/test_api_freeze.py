@@ -7,12 +7,12 @@ from inspect import signature
 
 import pelton
 from pelton.cli import bench, main
-from pelton.config import EngineArgs
+from pelton.config import EngineArgs, StructuredOutputsConfig
 from pelton.core.metrics import Counter, Gauge, Histogram
 from pelton.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from pelton.engine.beam_search import BeamSearchOutput, BeamSearchSequence
 from pelton.sampling.logits_processor import LogitsProcessor
-from pelton.sampling_params import BeamSearchParams, SamplingParams
+from pelton.sampling_params import BeamSearchParams, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
 
 PUBLIC_NAMES = ["LLM", "SamplingParams"]
 
@@ -41,8 +41,30 @@ SAMPLING_PARAMETERS = [
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "truncate_prompt_tokens",
+    "structured_outputs",
+    "guided_decoding",
     "extra_args",
     "output_kind",
+]
+
+STRUCTURED_OUTPUTS_PARAMETERS = [
+    "json",
+    "regex",
+    "choice",
+    "grammar",
+    "json_object",
+    "structural_tag",
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "whitespace_pattern",
+    "backend",
+]
+STRUCTURED_OUTPUTS_SETTINGS = [
+    "backend",
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "max_compile_seconds",
+    "cache_size",
 ]
 
 BEAM_SEARCH_PARAMETERS = [
@@ -109,6 +131,7 @@ SAMPLING_FLAGS = {
     "--spaces-between-special-tokens",
     "--no-spaces-between-special-tokens",
     "--truncate-prompt-tokens",
+    "--structured-outputs",
     "--extra-args",
 }
 NOT_IN_CHAT = {"--n", "--logprobs", "--prompt-logprobs", "--detokenize", "--no-detokenize"}
@@ -124,6 +147,9 @@ SERVE_FLAGS = {
     "--chat-template",
     "--trust-request-chat-template",
     "--no-trust-request-chat-template",
+    "--tool-call-parser",
+    "--enable-auto-tool-choice",
+    "--no-enable-auto-tool-choice",
     "--root-path",
     "--ssl-keyfile",
     "--ssl-certfile",
@@ -313,6 +339,8 @@ ENGINE_ARGUMENTS = [
     "logprobs_mode",
     "generation_config",
     "logits_processors",
+    "structured_outputs_config",
+    "reasoning_parser",
     "num_threads",
     "enforce_eager",
     "check_nan",
@@ -332,6 +360,9 @@ def test_sampling_parameters() -> None:
 
 def test_beam_search_parameters() -> None:
     assert list(BeamSearchParams.__struct_fields__) == BEAM_SEARCH_PARAMETERS
+    assert list(StructuredOutputsParams.__struct_fields__) == STRUCTURED_OUTPUTS_PARAMETERS
+    assert GuidedDecodingParams is StructuredOutputsParams
+    assert [field.name for field in fields(StructuredOutputsConfig)] == STRUCTURED_OUTPUTS_SETTINGS
 
 
 def test_engine_arguments() -> None:

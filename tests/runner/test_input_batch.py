@@ -5,8 +5,10 @@ import pytest
 
 from pelton import SamplingParams
 from pelton.core.kv_spec import KVCacheGroup
+from pelton.core.messages import ForcedTokens
 from pelton.runner.input_batch import InputBatch
 from pelton.runner.sampling_state import SamplingState
+from pelton.sampling_params import StructuredOutputsParams
 from tests.support.fakes import full_spec, sliding_spec
 from tests.support.requests import new_request, step_of
 
@@ -170,3 +172,26 @@ def test_sampling_needs_a_seed():
     batch = two_groups()
     with pytest.raises(AssertionError, match="draws the seed"):
         batch.update(step_of({"a": (1, 0, 1)}, new=[new_request("a", [1], SamplingParams(), [[1], [2]])]))
+
+
+def test_forced_tokens_are_written_before_the_step():
+    """They are known to the scheduler only; the step may compute some of them."""
+    batch = two_groups()
+    run(batch, step_of({"a": (2, 0, 1)}, new=[new_request("a", [1, 2], GREEDY, [[1, 2], [1, 2]])]))
+    step = step_of({"a": (2, 2, 0)})
+    step.forced_tokens = {"a": ForcedTokens(3, [7, 8])}
+    batch.token_ids[0, 2] = 5  # sampled
+    check(run(batch, step).token_ids, [5, 7], np.int32)
+    check(run(batch, step_of({"a": (1, 4, 1)})).token_ids, [8], np.int32)
+
+
+def test_masks_of_constraints_go_to_their_rows():
+    batch = two_groups()
+    constrained = SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(regex="a"))
+    new = [new_request(name, [1], params, [[1], [1]]) for name, params in [("a", GREEDY), ("b", constrained)]]
+    step = step_of({"a": (1, 0, 1), "b": (1, 0, 1)}, new=new)
+    step.constrained_request_ids = ["b"]
+    step.bitmask = np.array([1, 2, 3, 4], "<u4").tobytes()
+    edits = run(batch, step).edits
+    check(edits.edit_index, [-1, 0], np.int32)
+    check(edits.masks, [[1, 2, 3, 4]], np.uint32)

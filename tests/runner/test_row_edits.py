@@ -18,7 +18,7 @@ def edits(*, eos=(2,), bad_words=(), prompt=(5, 6, 5), **params) -> RowEdits:
 
 def banned(row: RowEdits, *output: int) -> list[int] | None:
     """Tokens that the mask rules out; None if there is no mask."""
-    mask = row.mask_at(np.array(output, np.int32))
+    mask = row.mask_at(np.array(output, np.int32), None)
     if mask is None:
         return None
     assert (mask.dtype, mask.shape) == (np.uint32, (3,))
@@ -47,7 +47,7 @@ def test_most_requests_have_none(params):
 
 def test_mask_has_a_bit_for_every_allowed_token():
     row = edits(allowed_token_ids=[0, 31, 32, 69, 69])
-    assert row.mask_at(np.zeros(5, np.int32)).tolist() == [1 | 1 << 31, 1, 1 << 5]
+    assert row.mask_at(np.zeros(5, np.int32), None).tolist() == [1 | 1 << 31, 1, 1 << 5]
     assert row.is_mask_only
 
 

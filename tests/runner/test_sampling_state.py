@@ -5,6 +5,7 @@ import numpy as np
 from pelton import SamplingParams
 from pelton.runner.sampling_state import SamplingState
 from pelton.sampling.logits_processor import LogitsProcessor
+from pelton.sampling_params import StructuredOutputsParams
 from tests.support.requests import core_request
 
 V = 40
@@ -34,8 +35,8 @@ def make_state(**rows: tuple[list[int], list[int], SamplingParams]) -> SamplingS
     return state
 
 
-def edits_of(state: SamplingState, rows: list[int], positions: list[int]):
-    return state.edits(np.array(rows, np.int64), np.array(positions, np.int64), TOKENS)[0]
+def edits_of(state: SamplingState, rows: list[int], positions: list[int], constraints=None):
+    return state.edits(np.array(rows, np.int64), np.array(positions, np.int64), TOKENS, constraints or {})[0]
 
 
 def check(array, expected, dtype):
@@ -130,7 +131,7 @@ def test_rows_with_processors_of_their_own_are_edited():
         r1=([1, 2], [3], SamplingParams(temperature=0, min_p=0.5)),
         r2=([1], [5], SamplingParams(temperature=0, logit_bias={4: 1.0})),
     )
-    edits, calls = state.edits(np.array([2, 0, 1]), np.array([2, 2, 3]), TOKENS)
+    edits, calls = state.edits(np.array([2, 0, 1]), np.array([2, 2, 3]), TOKENS, {})
     check(edits.edit_index, [0, -1, 1], np.int32)
     assert edits.rows.tolist() == [0, 2]
     check(edits.mask_index, [-1, -1], np.int32)
@@ -140,6 +141,23 @@ def test_rows_with_processors_of_their_own_are_edited():
     assert not call.prompt_ids.flags.writeable
     assert not call.output_ids.flags.writeable
     assert TOKENS.flags.writeable
+
+
+def test_constraints_are_masks():
+    """Of a request that has one, whatever else rules out tokens; while it has none, nothing is edited."""
+    constraint = StructuredOutputsParams(regex="a")
+    state = make_state(
+        r0=([1], [], SamplingParams(temperature=0)),
+        r1=([1], [], SamplingParams(temperature=0, structured_outputs=constraint)),
+        r2=([1], [], SamplingParams(temperature=0, structured_outputs=constraint, allowed_token_ids=[3, 33])),
+    )
+    masks = {1: np.array([0b110, 1], np.uint32), 2: np.array([0b1111, 0], np.uint32)}
+    edits = edits_of(state, [0, 1, 2], [1, 1, 1], masks)
+    check(edits.edit_index, [-1, 0, 1], np.int32)
+    check(edits.masks, [[0b110, 1], [0b1000, 0]], np.uint32)
+    edits = edits_of(state, [0, 1, 2], [1, 1, 1])
+    check(edits.edit_index, [-1, -1, 0], np.int32)
+    check(edits.masks, [[0b1000, 0b10]], np.uint32)
 
 
 def test_min_tokens_alone_is_no_edit_once_it_is_reached():

@@ -21,6 +21,11 @@ def mistral_file(name: str) -> Path:
     return _existing(FOLDER / "mistral" / name)
 
 
+def json_schema_suite() -> Path:
+    """The folder of the JSON-Schema-Test-Suite, with `tests/draft7`, `tests/draft2020-12` and `remotes`."""
+    return _existing(FOLDER / "json-schema-suite" / "LICENSE").parent
+
+
 def _existing(path: Path) -> Path:
     # A failure, and not a skip: nobody may believe that these tests have run.
     assert path.is_file(), f"{path} is missing; fetch it with: {sys.executable} scripts/fetch_test_data.py {FOLDER}"

@@ -17,6 +17,8 @@ from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor, Prompt
 from pelton.engine.llm_engine import LLMEngine
 from pelton.engine.output_processor import OutputProcessor
+from pelton.engine.vocabulary import TokenizerVocabulary
+from pelton.grammar import StructuredOutputManager
 from pelton.ops.interpreter import NumpyBackend
 from pelton.runner.head import ReplayedHead
 from pelton.runner.input_batch import StepInputs
@@ -87,11 +89,21 @@ class SamplingEngine:
         engine_args = {"block_size": 4, "num_gpu_blocks_override": 2000, "max_num_seqs": 64} | engine_args
         args = EngineArgs.create(max_model_len=MAX_MODEL_LEN, logits_processors=processors, **engine_args)
         self.worker = _Worker(args)
+        tokenizer = smollm2_tokenizer()
+        self.grammars = StructuredOutputManager(
+            args.structured_outputs.config,
+            MODEL_VOCAB_SIZE,
+            lambda: TokenizerVocabulary(tokenizer, MODEL_VOCAB_SIZE),
+            can_force=not processors,
+        )
         self.core = EngineCore(
-            args, DelayedExecutor(self.worker), MAX_MODEL_LEN, num_steps_in_flight=num_steps_in_flight
+            args,
+            DelayedExecutor(self.worker),
+            MAX_MODEL_LEN,
+            grammars=self.grammars,
+            num_steps_in_flight=num_steps_in_flight,
         )
         self.core.kv.pool.poison = self.worker.model.poison
-        tokenizer = smollm2_tokenizer()
         inputs = InputProcessor(
             args, tokenizer, [EOS], MODEL_VOCAB_SIZE, self.core.max_model_len, logits_processors=processors
         )

@@ -10,8 +10,8 @@ from pelton.sampling_params import MAX_LOGIT_BIASES, SamplingParams
 
 _FLAG: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
 
-NOT_FLAGS = frozenset({"output_kind"})
-"""Fields that are not for users of the command: it chooses itself how outputs come."""
+NOT_FLAGS = frozenset({"guided_decoding", "output_kind"})
+"""Fields that are not for users of the command: an older name; and it chooses itself how outputs come."""
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -72,6 +72,12 @@ SAMPLING_FLAGS: dict[str, dict[str, Any]] = {
         "type": int,
         "help": "keep so many tokens of the prompt, the last ones; -1: as many as leave room for max_tokens (for one "
         "token, if that is not given).",
+    },
+    "structured_outputs": {
+        "type": _json_object,
+        "metavar": "JSON",
+        "help": "what the output must look like: an object with json, regex, choice, grammar, json_object or "
+        """structural_tag, such as '{"choice": ["yes", "no"]}'.""",
     },
     "extra_args": {"type": _json_object, "metavar": "JSON", "help": "arguments of your own logits processors."},
 }

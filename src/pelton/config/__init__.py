@@ -9,6 +9,7 @@ from pelton.config.rope import LinearScaling, Llama3Scaling, RopeConfig, RopeSca
 from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
 from pelton.config.serving import ParallelConfig, ServeConfig
+from pelton.config.structured_outputs import StructuredOutputsArgs, StructuredOutputsConfig
 
 __all__ = [
     "CacheConfig",
@@ -24,6 +25,8 @@ __all__ = [
     "SamplingConfig",
     "SchedulerConfig",
     "ServeConfig",
+    "StructuredOutputsArgs",
+    "StructuredOutputsConfig",
     "TensorScaling",
     "YarnScaling",
 ]

@@ -11,6 +11,7 @@ from pelton.config.model import ModelConfig
 from pelton.config.options import add_flags, given_flags
 from pelton.config.sampling import SamplingConfig
 from pelton.config.scheduler import SchedulerConfig
+from pelton.config.structured_outputs import StructuredOutputsArgs
 from pelton.import_names import class_name
 
 _SECTIONS: dict[str, type[Any]] = {
@@ -18,6 +19,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "sampling": SamplingConfig,
+    "structured_outputs": StructuredOutputsArgs,
     "execution": ExecutionConfig,
 }
 
@@ -30,6 +32,7 @@ class EngineArgs:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    structured_outputs: StructuredOutputsArgs = field(default_factory=StructuredOutputsArgs)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     def __post_init__(self) -> None:

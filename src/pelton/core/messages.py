@@ -28,6 +28,19 @@ class EngineCoreRequest(msgspec.Struct, array_like=True):
     """Which of the `n` choices of the user's request this is."""
     bad_words_token_ids: list[list[int]] = []
     """`bad_words` as token ids, every way to write them."""
+    reasoning: "ReasoningTokens | None" = None
+    """If the constraint on the output holds for what comes after the reasoning."""
+
+
+class ReasoningTokens(msgspec.Struct, array_like=True, gc=False):
+    """Where a model's reasoning ends and its answer begins, for constraints on the answer."""
+
+    start: int
+    """The token that begins the reasoning."""
+    end: int
+    """The one that ends it."""
+    is_open: bool
+    """Whether the prompt has begun it already; otherwise the output may begin with it."""
 
 
 class NewRequest(msgspec.Struct, array_like=True, gc=False):
@@ -40,6 +53,14 @@ class NewRequest(msgspec.Struct, array_like=True, gc=False):
     """The block table, one list per KV-cache group."""
     num_prompt_logprobs: int = 0
     """Prompt tokens whose log probabilities have been delivered already."""
+
+
+class ForcedTokens(msgspec.Struct, array_like=True, gc=False):
+    """Tokens of a request that were not sampled."""
+
+    position: int
+    """Of the first one in its request."""
+    token_ids: list[int]
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
@@ -61,6 +82,13 @@ class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
     """Blocks to append to the tables of requests the workers hold, one list per KV-cache group."""
     dropped_request_ids: list[str]
     """Finished, aborted and preempted requests."""
+    forced_tokens: dict[str, ForcedTokens] = {}
+    """Tokens that constraints left no choice about since the last step, of requests the workers hold."""
+    constrained_request_ids: list[str] = []
+    """Requests whose next token is constrained, in scheduling order."""
+    bitmask: bytes = b""
+    """[requests, ceil(V / 32)] words of 32 bits, little-endian: what their next tokens may be; bit v % 32 of word
+    v // 32 is token v's."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -113,6 +141,8 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     num_cached_tokens: int = 0
     scheduled_time: float = 0.0
     """When the request was first admitted, in seconds of the monotonic clock."""
+    is_complete: bool = False
+    """Whether it stopped since its constraint leaves nothing to follow: the last token is no stop token."""
 
 
 class EngineStats(msgspec.Struct, array_like=True, gc=False):

@@ -1,11 +1,15 @@
 """A request as the engine core sees it."""
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
-from pelton.core.messages import EngineCoreRequest
+from pelton.core.messages import EngineCoreRequest, ForcedTokens
 
 
 class RequestStatus(Enum):
+    BLOCKED = "blocked"
+    """Something it needs is not there yet, such as its compiled grammar."""
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -13,6 +17,27 @@ class RequestStatus(Enum):
     FINISHED_LENGTH = "length"
     FINISHED_ABORTED = "abort"
     FINISHED_ERROR = "error"
+
+
+class OutputConstraint(Protocol):
+    """Rules out tokens of one request's output, as it grows."""
+
+    def advance(self, token_ids: Sequence[int]) -> list[int]:
+        """Take the output's next tokens. Returns those that must follow, since no others may; none were sampled.
+
+        Raises ConstraintError if the output cannot go on.
+        """
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow, not even a stop token."""
+
+    def mask_bytes(self) -> bytes:
+        """One row of the bitmask: what may come next."""
+
+
+class ConstraintError(RuntimeError):
+    """A constraint can be followed no further; the message is for the request's user."""
 
 
 class Request:
@@ -25,8 +50,10 @@ class Request:
     __slots__ = (
         "arrival_time",
         "cache_salt",
+        "constraint",
         "eos_token_ids",
         "id",
+        "is_complete",
         "max_total_tokens",
         "message",
         "num_cached_tokens",
@@ -43,6 +70,7 @@ class Request:
         "stop_reason",
         "stop_token_ids",
         "token_ids",
+        "untold",
     )
 
     def __init__(self, message: EngineCoreRequest, max_model_len: int) -> None:
@@ -76,6 +104,12 @@ class Request:
         self.stop_token_ids = frozenset(params.stop_token_ids or ())
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
+        self.constraint: OutputConstraint | None = None
+        """Of the tokens to come; None: there is none, or it is not ready."""
+        self.is_complete = False
+        """Whether it has stopped without a stop token, since its constraint leaves nothing to follow."""
+        self.untold: ForcedTokens | None = None
+        """Tokens that no worker knows yet, since none has sampled them."""
         self.sort_key: tuple[float, ...] = ()
         """The scheduling policy's order; assigned by the waiting queue."""
 
@@ -116,6 +150,23 @@ class Request:
         self.num_pending_tokens -= 1
         self.num_tokens = len(self.token_ids) + self.num_pending_tokens
         return num_taken
+
+    def append_forced(self, token_ids: Sequence[int]) -> list[int]:
+        """Take tokens that were not sampled, up to the one that ends the request. Returns those taken.
+
+        There must be no token pending.
+        """
+        assert not self.num_pending_tokens, "what is forced depends on every token before"
+        position = len(self.token_ids)
+        for token_id in token_ids:
+            self.token_ids.append(token_id)
+            if self._ends_with(token_id):
+                break
+        taken = self.token_ids[position:]
+        self.num_tokens = len(self.token_ids)
+        if taken:
+            self.untold = ForcedTokens(position, taken)
+        return taken
 
     def _ends_with(self, token_id: int) -> bool:
         if token_id in self.eos_token_ids:

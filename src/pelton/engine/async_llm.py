@@ -133,7 +133,11 @@ class AsyncLLM(EngineFront):
             state = self._output_processor.state_of(internal_id)
             stream = RequestStream(request_id, request, state, partial(self._abort, internal_id))
             self._streams[internal_id] = stream
-        self._client.add_requests(messages, rank)
+        try:
+            self._client.add_requests(messages, rank)
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     async def generate(

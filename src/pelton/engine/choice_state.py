@@ -83,7 +83,7 @@ class ChoiceState:
         assert self._detokenizer is not None
         token_ids = output.new_token_ids
         is_end = output.finish_reason is not None
-        if output.finish_reason == "stop" and not self._includes_stop:
+        if output.finish_reason == "stop" and not (self._includes_stop or output.is_complete):
             token_ids = token_ids[:-1]  # EOS, or one of stop_token_ids
         if self._stops is None:
             text = self._detokenizer.add(token_ids)

@@ -14,16 +14,20 @@ from pelton.core.messages import (
     EngineStats,
     ModelRunnerOutput,
 )
-from pelton.core.request import Request, RequestStatus
+from pelton.core.request import ConstraintError, Request, RequestStatus
 from pelton.engine.errors import SEND_AGAIN
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.error_text import described
 from pelton.executor import Executor
+from pelton.grammar import StructuredOutputManager
 from pelton.kv import KVCacheCoordinator, group_layers
 from pelton.kv.block_key import HASH_FUNCTIONS
-from pelton.sched import Scheduler
+from pelton.sched import Scheduler, error_output
 
 logger = getLogger(__name__)
+
+_WAIT_SECONDS = 0.02
+"""For a constraint to be compiled, where there is nothing else to do; messages wait as long."""
 
 
 class EngineCore:
@@ -39,11 +43,16 @@ class EngineCore:
         executor: Executor,
         max_model_len: int,
         *,
+        grammars: StructuredOutputManager | None = None,
         num_steps_in_flight: int = 1,
         num_sharing: int = 1,
     ) -> None:
-        """`num_sharing` engine cores, this one included, divide the memory among them."""
+        """`grammars` are for requests with constraints on their output; without, there may be none.
+
+        `num_sharing` engine cores, this one included, divide the memory among them.
+        """
         self._executor = executor
+        self._grammars = grammars
         self._num_steps_in_flight = num_steps_in_flight
         groups = group_layers(executor.kv_specs())
         num_blocks = size_kv_cache(args, groups, executor.available_memory() // num_sharing, max_model_len)
@@ -71,8 +80,11 @@ class EngineCore:
         """Queue a request. Raises ValueError if it can never run."""
         request = Request(message, self.max_model_len)
         self.scheduler.check_request(request)
+        is_ready = True
+        if message.sampling_params.structured_outputs is not None:
+            is_ready = self._begin_constraint(request)
         with self._changing():
-            self.scheduler.add_request(request)
+            self.scheduler.add_request(request, is_blocked=not is_ready)
 
     def abort_requests(self, request_ids: Collection[str]) -> None:
         """End requests; ids that are unknown or finished are ignored. No output is emitted for them."""
@@ -86,6 +98,8 @@ class EngineCore:
 
         A step that fails ends its own requests with an error, and only those.
         """
+        if self.scheduler.blocked:
+            self._unblock()
         if not self._launch_next():
             self._collect_oldest()
         outputs, self._outputs = self._outputs, []
@@ -95,7 +109,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         return EngineStats(
             num_running=len(self.scheduler.running),
-            num_waiting=len(self.scheduler.waiting),
+            num_waiting=len(self.scheduler.waiting) + len(self.scheduler.blocked),
             num_scheduled_tokens=self._num_scheduled_tokens,
             kv_cache_usage=self.kv.usage,
             num_preemptions=self.scheduler.num_preemptions,
@@ -135,6 +149,31 @@ class EngineCore:
         """Release the model and the KV cache's memory. Nothing may be called afterwards."""
         self._executor.shutdown()
 
+    def _begin_constraint(self, request: Request) -> bool:
+        """Returns whether the request has its constraint already."""
+        if self._grammars is None:
+            raise ValueError("this engine core has no grammars, so structured_outputs cannot be kept; leave it out")
+        try:
+            return self._grammars.start(request)
+        except ConstraintError as error:
+            raise ValueError(f"structured_outputs: {error}") from None
+
+    def _unblock(self) -> None:
+        """Let requests run whose constraints are compiled; if there is nothing else to do, wait for one."""
+        assert self._grammars is not None
+        if not (self.scheduler.has_runnable_requests or self.scheduler.num_steps_in_flight or self._outputs):
+            self._grammars.wait(_WAIT_SECONDS)
+        for request, failure in self._grammars.poll():
+            if self.scheduler.blocked.get(request.id) is not request:
+                continue  # it was aborted meanwhile
+            with self._changing():
+                if failure:
+                    self.scheduler.finish_requests([request.id], RequestStatus.FINISHED_ERROR)
+                    self._outputs.append(error_output(request, failure))
+                    self._check_when_idle()
+                else:
+                    self.scheduler.unblock(request.id)
+
     def _launch_next(self) -> bool:
         """Launch a step if one may and can be. Returns whether there is room in flight for yet another."""
         self._num_scheduled_tokens = 0
@@ -146,6 +185,9 @@ class EngineCore:
         if scheduled is None:
             return False
         self._num_scheduled_tokens = scheduled.total_num_scheduled_tokens
+        scheduled.bitmask = b"".join(
+            self.scheduler.constraint_of(request_id).mask_bytes() for request_id in scheduled.constrained_request_ids
+        )
         self._executor.launch(scheduled)
         return self.scheduler.num_steps_in_flight < self._num_steps_in_flight
 
@@ -164,7 +206,7 @@ class EngineCore:
                 self._outputs += self.scheduler.fail_step(failure)
             elif results is not None:
                 self._outputs += self.scheduler.update(results)
-            elif self.scheduler.has_requests:
+            elif self.scheduler.has_runnable_requests:
                 raise AssertionError("requests wait, nothing runs, and none of them can be admitted")
             self._check_when_idle()
 

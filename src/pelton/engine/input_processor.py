@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from pelton.checks import INTEGER_LIMIT, check_integer, check_unicode
 from pelton.config import EngineArgs
@@ -14,6 +14,9 @@ from pelton.error_text import shown
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pelton.engine.reasoning import ReasoningFinder
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
@@ -63,7 +66,15 @@ class InputProcessor:
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self._has_priorities = args.scheduler.scheduling_policy == "priority"
-        self._params_processor = ParamsProcessor(args.sampling, tokenizer, eos_token_ids, vocab_size, logits_processors)
+        self._params_processor = ParamsProcessor(
+            args.sampling,
+            tokenizer,
+            eos_token_ids,
+            vocab_size,
+            logits_processors,
+            args.structured_outputs.config,
+        )
+        self._reasoning = _reasoning_finder(args.structured_outputs.reasoning_parser, tokenizer)
         self._request_ids = count()
 
     def next_request_id(self) -> str:
@@ -95,6 +106,8 @@ class InputProcessor:
             cache_salt=cache_salt,
             bad_words_token_ids=bad_words_token_ids,
         )
+        if self._reasoning is not None and params.structured_outputs is not None:
+            message.reasoning = self._reasoning.tokens(token_ids)
         return ProcessedRequest(message, text)
 
     def _check_priority(self, priority: Any) -> None:
@@ -152,6 +165,15 @@ class InputProcessor:
                 f"{bound}{num_tokens} and at least one is needed for the output; shorten the prompt, or raise "
                 "max_model_len or the KV cache's memory if that is what limits it"
             )
+
+
+def _reasoning_finder(parser: str | None, tokenizer: Tokenizer) -> "ReasoningFinder | None":
+    if parser is None:
+        return None
+    from pelton.chat_parsing import find_reasoning_parser
+    from pelton.engine.reasoning import ReasoningFinder
+
+    return ReasoningFinder(find_reasoning_parser(parser), tokenizer)
 
 
 def _read_prompt(prompt: Any) -> tuple[str | None, list[int] | None, str | None]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
-from pelton.config import SamplingConfig
+from pelton.config import SamplingConfig, StructuredOutputsConfig
 from pelton.error_text import described, listed, message_of, shown
+from pelton.grammar.registry import resolve
 from pelton.sampling.logits_processor import LogitsProcessor
-from pelton.sampling_params import MAX_BAD_WORDS, SamplingParams
+from pelton.sampling_params import MAX_BAD_WORDS, SamplingParams, StructuredOutputsParams
 from pelton.tokenizer import Tokenizer
 
+_ENCODER = msgspec.msgpack.Encoder()
 _SEED_BYTES = 8
 """Whatever is in them is below `SEED_LIMIT`."""
 _LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words")
@@ -31,11 +33,14 @@ class ParamsProcessor:
         eos_token_ids: Iterable[int],
         vocab_size: int,
         logits_processors: Sequence[type[LogitsProcessor]],
+        structured_outputs: StructuredOutputsConfig,
     ) -> None:
         self._sampling = sampling
+        self._structured_outputs = structured_outputs
         self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._logits_processors = list(logits_processors)
+        self._last_resolved: tuple[bytes, StructuredOutputsParams] = b"", StructuredOutputsParams(json=True)
         self._word_forms = lru_cache(MAX_BAD_WORDS)(tokenizer.word_forms)
 
     def process(self, params: Any) -> tuple[SamplingParams, list[list[int]]]:
@@ -44,6 +49,8 @@ class ParamsProcessor:
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         params = _own_copy(params)
+        if params.structured_outputs is not None:
+            params.structured_outputs = self._resolved(params.structured_outputs)
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             self._check_vocabulary(name, getattr(params, name) or ())
         params.logprobs = self._num_logprobs("logprobs", params.logprobs)
@@ -56,6 +63,28 @@ class ParamsProcessor:
         for processor in self._logits_processors:
             _validate(processor, params)
         return params, bad_words
+
+    def _resolved(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
+        """With the engine's own defaults, and a backend that can keep it."""
+        defaults = self._structured_outputs
+        options: dict[str, Any] = {}
+        if constraint.backend == "auto":
+            options["backend"] = defaults.backend
+        if defaults.disable_any_whitespace and constraint.whitespace_pattern is None:
+            options["disable_any_whitespace"] = True
+        if defaults.disable_additional_properties:
+            options["disable_additional_properties"] = True
+        constraint = msgspec.structs.replace(constraint, **options)
+        key = _ENCODER.encode(constraint)
+        last_key, resolved = self._last_resolved
+        if key == last_key:  # the prompts of one request have the same
+            return resolved
+        try:
+            resolved = resolve(constraint)
+        except ValueError as error:
+            raise ValueError(f"structured_outputs: {error}") from None
+        self._last_resolved = key, resolved
+        return resolved
 
     def _check_vocabulary(self, name: str, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:

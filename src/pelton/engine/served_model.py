@@ -6,7 +6,9 @@ from pelton.config import EngineArgs
 from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor
 from pelton.engine.kv_sizing import requested_model_len
+from pelton.engine.vocabulary import TokenizerVocabulary
 from pelton.executor import make_executor
+from pelton.grammar import GrammarVocabulary, StructuredOutputManager
 from pelton.loader import Checkpoint, open_checkpoint
 from pelton.sampling.logits_processor import LogitsProcessor, load_logits_processors
 from pelton.tokenizer import Tokenizer, load_tokenizer
@@ -18,6 +20,10 @@ class ServedModel:
     def __init__(self, args: EngineArgs, *, progress: bool = False) -> None:
         """Raises ValueError for a model that cannot be read and for arguments that contradict it."""
         self._args = args
+        if args.structured_outputs.reasoning_parser is not None:
+            from pelton.chat_parsing import find_reasoning_parser
+
+            find_reasoning_parser(args.structured_outputs.reasoning_parser)  # whether there is such a one
         self._logits_processors: Sequence[type[LogitsProcessor]] = load_logits_processors(
             args.sampling.logits_processors
         )
@@ -34,6 +40,9 @@ class ServedModel:
     def load_tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.checkpoint)
 
+    def _load_vocabulary(self) -> GrammarVocabulary:
+        return TokenizerVocabulary(self.load_tokenizer(), self.checkpoint.config.vocab_size)
+
     def make_input_processor(self, tokenizer: Tokenizer, max_model_len: int) -> InputProcessor:
         """`max_model_len`: what the engine core can hold."""
         config = self.checkpoint.config
@@ -49,8 +58,17 @@ class ServedModel:
     def make_core(self, *, progress: bool = False, num_sharing: int = 1) -> EngineCore:
         """Load the weights into an engine core of this process; `num_sharing` cores divide the memory among them."""
         executor = make_executor(self._args, self.checkpoint, progress=progress)
+        grammars = StructuredOutputManager(
+            self._args.structured_outputs.config,
+            self.checkpoint.config.vocab_size,
+            self._load_vocabulary,
+            # Processors of the user's own may rule out what a constraint leaves.
+            can_force=not self._args.sampling.logits_processors,
+        )
         try:
-            return EngineCore(self._args, executor, self.requested_model_len, num_sharing=num_sharing)
+            return EngineCore(
+                self._args, executor, self.requested_model_len, grammars=grammars, num_sharing=num_sharing
+            )
         except BaseException:
             executor.shutdown()
             raise

@@ -7,7 +7,7 @@ import numpy as np
 
 from pelton.core.kv_spec import KVCacheGroup
 from pelton.core.messages import NewRequest, SchedulerOutput
-from pelton.ops.arrays import Int32, Int64
+from pelton.ops.arrays import Int32, Int64, UInt32
 from pelton.runner.custom_processors import ProcessorCall
 from pelton.runner.prompt_scoring import PromptScoring, ScoringInputs
 from pelton.runner.sampling_state import EditInputs, SamplingInputs, SamplingState
@@ -66,7 +66,7 @@ class InputBatch:
         return len(self._row_of)
 
     def update(self, step: SchedulerOutput) -> None:
-        """Apply the step's changes: dropped requests, new ones, new blocks."""
+        """Apply the step's changes: dropped requests, new ones, forced tokens, new blocks."""
         if step.dropped_request_ids:
             for request_id in step.dropped_request_ids:
                 self._drop(request_id)
@@ -74,6 +74,9 @@ class InputBatch:
             self._free_rows = sorted(set(range(len(self.token_ids))).difference(self._row_of.values()), reverse=True)
         for request in step.new_requests:
             self._add(request)
+        for request_id, forced in step.forced_tokens.items():
+            end = forced.position + len(forced.token_ids)
+            self.token_ids[self._row_of[request_id], forced.position : end] = forced.token_ids
         for request_id, block_ids in step.new_block_ids.items():
             self._append_blocks(self._row_of[request_id], block_ids)
 
@@ -114,7 +117,9 @@ class InputBatch:
         positions = starts[layout.owners] + layout.offsets
         blocks, offsets = np.divmod(positions, self.block_size)
         sampled_positions = positions[layout.logits_rows] + 1
-        edits, processor_calls = self._sampling.edits(layout.sampled_rows, sampled_positions, self.token_ids)
+        edits, processor_calls = self._sampling.edits(
+            layout.sampled_rows, sampled_positions, self.token_ids, self._constraints(step)
+        )
         return StepInputs(
             token_ids=self.token_ids[layout.token_rows, positions],
             positions=positions.astype(np.int32),
@@ -133,6 +138,14 @@ class InputBatch:
                 step.request_ids, step.num_computed_tokens, layout.query_start, self.token_ids
             ),
         )
+
+    def _constraints(self, step: SchedulerOutput) -> dict[int, UInt32]:
+        """By row: the tokens that may come next, where a constraint rules out others."""
+        request_ids = step.constrained_request_ids
+        if not request_ids:
+            return {}
+        masks = np.frombuffer(step.bitmask, "<u4").astype(np.uint32, copy=False).reshape(len(request_ids), -1)
+        return {self._row_of[request_id]: mask for request_id, mask in zip(request_ids, masks, strict=True)}
 
     def _layout_of(self, step: SchedulerOutput) -> StepLayout:
         """The last step's, if nothing has changed."""

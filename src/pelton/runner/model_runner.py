@@ -15,7 +15,8 @@ from pelton.runner.step_results import LogprobRows, StepResults
 _ERRORS = {
     INVALID_LOGITS: RequestError("the model's logits are not finite (NaN or infinity)", is_damage=True),
     NO_CANDIDATE: RequestError(
-        "no token is left to sample: allowed_token_ids, bad_words, min_tokens or a logits processor rule out all"
+        "no token is left to sample: structured_outputs, allowed_token_ids, bad_words, min_tokens or a logits "
+        "processor rule out all"
     ),
 }
 

@@ -29,6 +29,7 @@ def needs_edits(message: EngineCoreRequest) -> bool:
         or params.min_tokens
         or params.allowed_token_ids is not None
         or message.bad_words_token_ids
+        or params.structured_outputs is not None
     )
 
 
@@ -57,10 +58,17 @@ class RowEdits:
         self.is_mask_only = not (functions or biases or params.has_penalties)
         """Whether nothing is changed where there is no mask."""
 
-    def mask_at(self, output_ids: Int32) -> UInt32 | None:
-        """The tokens that may follow these, [ceil(V / 32)]: bit v % 32 of word v // 32 is token v's. None: all may."""
+    def mask_at(self, output_ids: Int32, constraint: UInt32 | None) -> UInt32 | None:
+        """The tokens that may follow these, [ceil(V / 32)]: bit v % 32 of word v // 32 is token v's. None: all may.
+
+        `constraint` is what the constraint on the output allows, in the same form.
+        """
         mask = self._early_mask if len(output_ids) < self._min_tokens else self._mask
-        return self._without(mask, self._completing(output_ids)) if self._bad_words else mask
+        if self._bad_words:
+            mask = self._without(mask, self._completing(output_ids))
+        if mask is None or constraint is None:
+            return constraint if mask is None else mask
+        return mask & constraint
 
     def counts_at(self, output_ids: Int32) -> tuple[Int32, Int32]:
         """The tokens that the penalties look at, and how often the output has them; none without penalties.

@@ -1,6 +1,6 @@
 """How the requests of a batch are sampled: parameters by row, and one step's operands cut from them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TypeVar
@@ -162,9 +162,12 @@ class SamplingState:
         self._last_inputs = rows, inputs
         return inputs
 
-    def edits(self, rows: Int64, positions: Int64, token_ids: Int32) -> tuple[EditInputs, list[ProcessorCall]]:
-        """The same for edits; `token_ids` are the tokens of all rows of the batch."""
-        edited = self._edited_rows(rows, positions, token_ids) if self._edits else []
+    def edits(
+        self, rows: Int64, positions: Int64, token_ids: Int32, constraints: Mapping[int, UInt32]
+    ) -> tuple[EditInputs, list[ProcessorCall]]:
+        """The same for edits. `token_ids` are the tokens of all rows of the batch; `constraints` the masks of those
+        whose output is constrained."""
+        edited = self._edited_rows(rows, positions, token_ids, constraints) if self._edits else []
         if not edited and self._last_plain is not None and self._last_plain[0] is rows:
             return self._last_plain[1], []
         edit_index = np.full(len(rows), -1, np.int32)
@@ -182,7 +185,9 @@ class SamplingState:
         ]
         return self._edit_inputs(is_wanted, edit_index, edited), calls
 
-    def _edited_rows(self, rows: Int64, positions: Int64, token_ids: Int32) -> list[_EditedRow]:
+    def _edited_rows(
+        self, rows: Int64, positions: Int64, token_ids: Int32, constraints: Mapping[int, UInt32]
+    ) -> list[_EditedRow]:
         edited = []
         token_ids = token_ids.view()
         token_ids.flags.writeable = False  # users' functions see them
@@ -191,7 +196,7 @@ class SamplingState:
             edits = self._edits.get(row)
             if edits is not None:
                 output_ids = token_ids[row, start:end]
-                mask = edits.mask_at(output_ids)
+                mask = edits.mask_at(output_ids, constraints.get(row))
                 if mask is not None or not edits.is_mask_only:
                     edited.append(_EditedRow(index, edits, token_ids[row, :start], output_ids, mask))
         return edited

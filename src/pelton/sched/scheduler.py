@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pelton.config.scheduler import SchedulerConfig
 from pelton.core.messages import EngineCoreOutput, ModelRunnerOutput, NewRequest, SchedulerOutput
-from pelton.core.request import Request, RequestStatus
+from pelton.core.request import ConstraintError, OutputConstraint, Request, RequestStatus
 from pelton.kv.coordinator import BlockIds, KVCacheCoordinator
 from pelton.sched.waiting_queue import WaitingQueue
 
@@ -48,6 +48,8 @@ class Scheduler:
         self.waiting = WaitingQueue(config.scheduling_policy)
         self.running: list[Request] = []
         """Sorted by the policy: the first is served first, the last is preempted first."""
+        self.blocked: dict[str, Request] = {}
+        """Not to be scheduled yet, and in nobody's way."""
         self.num_preemptions = 0
         self._in_flight: deque[_StepInFlight] = deque()
         self._last_step_id = 0
@@ -65,9 +67,20 @@ class Scheduler:
                 f"{self.kv.pool.num_usable} blocks hold; lower max_tokens or raise kv_cache_memory_bytes"
             )
 
-    def add_request(self, request: Request) -> None:
-        """Queue a request that `check_request` lets pass."""
+    def add_request(self, request: Request, *, is_blocked: bool = False) -> None:
+        """Queue a request that `check_request` lets pass. A blocked one has its place by its arrival, too."""
         self.requests[request.id] = request
+        if is_blocked:
+            request.status = RequestStatus.BLOCKED
+            self.waiting.enroll(request)
+            self.blocked[request.id] = request
+        else:
+            self.waiting.push(request)
+
+    def unblock(self, request_id: str) -> None:
+        """Let a request be scheduled that was blocked."""
+        request = self.blocked.pop(request_id)
+        request.status = RequestStatus.WAITING
         self.waiting.push(request)
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
@@ -76,15 +89,28 @@ class Scheduler:
         for request in ended:
             if request.status is RequestStatus.RUNNING:
                 self.running.remove(request)
+            elif request.status is RequestStatus.BLOCKED:
+                del self.blocked[request.id]
             else:
                 self.waiting.remove(request)
             request.status = status
         self._release_finished(ended)
         return ended
 
+    def constraint_of(self, request_id: str) -> OutputConstraint:
+        """Of a request that has one."""
+        constraint = self.requests[request_id].constraint
+        assert constraint is not None
+        return constraint
+
     @property
     def has_requests(self) -> bool:
         return bool(self.requests)
+
+    @property
+    def has_runnable_requests(self) -> bool:
+        """Whether there are requests that nothing blocks."""
+        return len(self.requests) > len(self.blocked)
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -131,8 +157,8 @@ class Scheduler:
             index += 1
             target = min(request.num_tokens, request.max_computed_tokens)
             num_new = min(target - request.num_computed_tokens, self.config.longest_chunk, budget)
-            if num_new <= 0:
-                continue
+            if num_new <= 0 or (request.constraint is not None and request.num_pending_tokens):
+                continue  # what may come next depends on the token that is being sampled
             block_ids = self._allocate(request, num_new)
             if block_ids is None:
                 return 0
@@ -170,6 +196,7 @@ class Scheduler:
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit.num_tokens
             output_token_ids = request.token_ids[request.num_prompt_tokens :]
+            request.untold = None
             output.new_requests.append(
                 NewRequest(request.message, output_token_ids, block_ids, request.num_prompt_logprobs)
             )
@@ -196,6 +223,11 @@ class Scheduler:
         output.num_scheduled_tokens.append(num_new)
         output.num_computed_tokens.append(computed)
         output.num_logits.append(1 if samples else 0)
+        if request.untold is not None:
+            output.forced_tokens[request.id] = request.untold
+            request.untold = None
+        if samples and request.constraint is not None:
+            output.constrained_request_ids.append(request.id)
         step.requests.append(request)
         step.epochs.append(request.num_preemptions)
 
@@ -244,19 +276,26 @@ class Scheduler:
             request.num_prompt_logprobs += len(prompt_logprobs)
         elif not sampled:
             return None
-        num_taken = request.append_sampled(sampled) if sampled else 0
+        new_token_ids = sampled[: request.append_sampled(sampled)] if sampled else []
+        if request.constraint is not None and new_token_ids:
+            try:
+                new_token_ids += _follow_constraint(request, new_token_ids)
+            except ConstraintError as failure:
+                request.status = RequestStatus.FINISHED_ERROR
+                return error_output(request, f"structured_outputs: {failure}")
         output = EngineCoreOutput(
             request.id,
-            sampled[:num_taken],
+            new_token_ids,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=request.num_cached_tokens,
             scheduled_time=request.scheduled_time,
         )
         if request.id in results.logprobs:
-            output.logprobs = results.logprobs[request.id][:num_taken]
+            output.logprobs = results.logprobs[request.id][: len(new_token_ids)]
         if request.status is not RequestStatus.RUNNING:
             output.finish_reason = request.status.value
             output.stop_reason = request.stop_reason
+            output.is_complete = request.is_complete
         return output
 
     def fail_step(self, message: str) -> list[EngineCoreOutput]:
@@ -288,6 +327,7 @@ class Scheduler:
             self._dropped.append(request.id)
         self.requests.clear()
         self.running.clear()
+        self.blocked.clear()
         self.waiting = WaitingQueue(self.config.scheduling_policy)
         return outputs
 
@@ -315,6 +355,17 @@ class Scheduler:
         for request in finished:
             del self.requests[request.id]
             self._dropped.append(request.id)
+
+
+def _follow_constraint(request: Request, token_ids: list[int]) -> list[int]:
+    """Tell a request's constraint of its new tokens. Returns the tokens that come with them."""
+    assert request.constraint is not None
+    if request.status is not RequestStatus.RUNNING:
+        return []
+    forced = request.append_forced(request.constraint.advance(token_ids))
+    if request.status is RequestStatus.RUNNING and request.constraint.is_complete:
+        request.status, request.is_complete = RequestStatus.FINISHED_STOPPED, True
+    return forced
 
 
 def error_output(request: Request, message: str) -> EngineCoreOutput:

@@ -21,10 +21,14 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._live)
 
+    def enroll(self, request: Request) -> None:
+        """Give a request its place by its arrival, though it will come later."""
+        arrival = next(self._arrivals)
+        request.sort_key = (request.priority, request.arrival_time, arrival) if self._by_priority else (arrival,)
+
     def push(self, request: Request) -> None:
         if not request.sort_key:
-            arrival = next(self._arrivals)
-            request.sort_key = (request.priority, request.arrival_time, arrival) if self._by_priority else (arrival,)
+            self.enroll(request)
         heapq.heappush(self._heap, (request.sort_key, request))
         self._live[request.id] = request
 

@@ -75,6 +75,11 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return sorted(set(self._backend.get_vocab(with_added_tokens=False).values()).difference(added))
 
+    @property
+    def special_token_ids(self) -> list[int]:
+        """Ids of the tokens that are no text, ascending."""
+        return sorted(self._special_ids)
+
     def special_token_id(self, role: str) -> int | None:
         """The id of a special token by its role, such as `eos_token`; None if there is none."""
         token = self._special_tokens.get(role)
@@ -236,12 +241,22 @@ class Tokenizer:
             return template.render_unfinished(messages, tools=tools, **extras)
         return template.render(messages, add_generation_prompt, tools=tools, **extras)
 
+    def template_text(self, chat_template: str | None = None, *, has_tools: bool = False) -> str | None:
+        """The text of the template that conversations with or without tools get; None if there is none.
+
+        `chat_template` goes before the model's own, as in `apply_chat_template`. Raises ValueError for a file that
+        cannot be read.
+        """
+        if chat_template is not None:
+            return read_chat_template(chat_template)[0]
+        return self._named_templates.get("tool_use", self._own_template) if has_tools else self._own_template
+
     def _template(self, given: object, has_tools: bool) -> "ChatTemplate":
         """The template to take."""
         if given is not None:
             text, path = read_chat_template(given)
             return self._compiled(text, path=path)
-        own = self._named_templates.get("tool_use", self._own_template) if has_tools else self._own_template
+        own = self.template_text(has_tools=has_tools)
         if own is None:
             others = f"; it has only {', '.join(self._named_templates)}" if self._named_templates else ""
             raise MissingChatTemplateError(f"the model has no chat template{others}")

@@ -1,0 +1,176 @@
+"""Compiles the constraints of requests, beside the steps, and keeps those that were used last."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+
+import msgspec
+import numpy as np
+
+from pelton.config import StructuredOutputsConfig
+from pelton.core.messages import EngineCoreRequest
+from pelton.core.request import ConstraintError, Request
+from pelton.error_text import described
+from pelton.grammar.backend import CompiledGrammar, GrammarBackend, GrammarVocabulary
+from pelton.grammar.compile_pool import CompilePool, Task
+from pelton.grammar.constraint import GrammarConstraint
+from pelton.grammar.registry import load_backend
+from pelton.ops import mask_words
+from pelton.ops.arrays import UInt32
+from pelton.structured_outputs_params import StructuredOutputsParams
+
+_NUM_THREADS = 2
+_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    grammar: CompiledGrammar
+    first_mask: UInt32
+    """[ceil(V / 32)] what may come first."""
+
+
+@dataclass
+class _Compilation:
+    """One constraint, and the requests that wait for it."""
+
+    task: Task[_Compiled]
+    waiting: dict[str, tuple[Request, float]] = field(default_factory=dict)
+    """By id, and until when: in seconds of the manager's clock."""
+
+
+class StructuredOutputManager:
+    """Gives requests their constraints: at once if the grammar is known, or else once it is compiled.
+
+    Requests with the same constraint share its grammar. The vocabulary is loaded with the first one.
+    """
+
+    def __init__(
+        self,
+        config: StructuredOutputsConfig,
+        vocab_size: int,
+        load_vocabulary: Callable[[], GrammarVocabulary],
+        *,
+        can_force: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`can_force`: whether tokens that constraints leave no choice about need not be sampled."""
+        self._config = config
+        self._vocab_size = vocab_size
+        self._load_vocabulary = load_vocabulary
+        self._can_force = can_force
+        self._clock = clock
+        self._pool: CompilePool[_Compiled] = CompilePool(_NUM_THREADS)
+        self._backends: dict[str, GrammarBackend] = {}
+        self._backends_lock = Lock()
+        self._vocabulary: GrammarVocabulary | None = None
+        self._compilations: dict[bytes, _Compilation] = {}
+        self._cache: OrderedDict[bytes, _Compiled] = OrderedDict()
+        """The one used last is last."""
+
+    def start(self, request: Request) -> bool:
+        """Give a request its constraint, or begin to compile it. Returns whether it is there already.
+
+        Raises ConstraintError if its output cannot even begin.
+        """
+        params = request.message.sampling_params.structured_outputs
+        assert params is not None
+        key = _ENCODER.encode(params)
+        compiled = self._cache.get(key)
+        if compiled is not None:
+            self._cache.move_to_end(key)
+            self._constrain(request, compiled)
+            return True
+        compilation = self._compilations.get(key)
+        if compilation is None:
+            compilation = _Compilation(self._pool.submit(partial(self._compile, params)))
+            self._compilations[key] = compilation
+        compilation.waiting[request.id] = request, self._clock() + self._config.max_compile_seconds
+        return False
+
+    def poll(self) -> list[tuple[Request, str]]:
+        """Requests that wait no longer: each has its constraint now, or else there is a message why not."""
+        ended: list[tuple[Request, str]] = []
+        for key, compilation in list(self._compilations.items()):
+            if compilation.task.is_done:
+                del self._compilations[key]
+                ended += self._finish(key, compilation)
+            elif compilation.waiting:
+                ended += self._expire(key, compilation)
+        return ended
+
+    def wait(self, timeout: float) -> None:
+        """Until something is compiled, for so many seconds at most."""
+        self._pool.wait(timeout)
+
+    def _finish(self, key: bytes, compilation: _Compilation) -> list[tuple[Request, str]]:
+        requests = [request for request, _ in compilation.waiting.values()]
+        task = compilation.task
+        if task.error is not None:
+            message = str(task.error) if isinstance(task.error, ValueError) else described(task.error)
+            return [(request, f"structured_outputs: {message}") for request in requests]
+        assert task.result is not None
+        self._cache[key] = task.result
+        if len(self._cache) > self._config.cache_size:
+            self._cache.popitem(last=False)
+        return [(request, self._try_to_constrain(request, task.result)) for request in requests]
+
+    def _expire(self, key: bytes, compilation: _Compilation) -> list[tuple[Request, str]]:
+        now = self._clock()
+        expired = [request for request, deadline in compilation.waiting.values() if deadline < now]
+        for request in expired:
+            del compilation.waiting[request.id]
+        if expired and not compilation.waiting and not self._pool.give_up(compilation.task):
+            del self._compilations[key]
+        message = (
+            f"structured_outputs: it was not compiled within {self._config.max_compile_seconds:g} seconds; simplify "
+            "it, or start the engine with a larger max_compile_seconds in structured_outputs_config"
+        )
+        return [(request, message) for request in expired]
+
+    def _compile(self, params: StructuredOutputsParams) -> _Compiled:
+        """In a thread of the pool."""
+        grammar = self._backend(params.backend).compile(params)
+        first_mask = np.zeros(mask_words(self._vocab_size), np.uint32)
+        grammar.new_matcher().fill_bitmask(first_mask)
+        return _Compiled(grammar, first_mask)
+
+    def _backend(self, name: str) -> GrammarBackend:
+        with self._backends_lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._load_vocabulary()
+            if name not in self._backends:
+                self._backends[name] = load_backend(name)(self._vocabulary)
+            return self._backends[name]
+
+    def _try_to_constrain(self, request: Request, compiled: _Compiled) -> str:
+        """Returns why it cannot be; empty if it is."""
+        try:
+            self._constrain(request, compiled)
+        except ConstraintError as error:
+            return str(error)
+        return ""
+
+    def _constrain(self, request: Request, compiled: _Compiled) -> None:
+        message = request.message
+        request.constraint = GrammarConstraint(
+            compiled.grammar.new_matcher(),
+            compiled.first_mask,
+            request.eos_token_ids | request.stop_token_ids,
+            reasoning=message.reasoning,
+            can_force=self._can_force and may_be_forced(message),
+        )
+
+
+def may_be_forced(message: EngineCoreRequest) -> bool:
+    """Whether a token that is the only one allowed is sure to be sampled, and nobody asks how likely it was."""
+    params = message.sampling_params
+    return not (
+        params.logprobs is not None
+        or params.min_tokens
+        or params.allowed_token_ids is not None
+        or message.bad_words_token_ids
+    )
