@@ -109,7 +109,7 @@ def test_answers_are_those_of_the_handlers() -> None:
         (line("x", stream=True), "x", 400, "stream is true, but a batch has whole answers only"),
         (line("x", CHAT, stream=True), "x", 400, "stream is true"),
         (line("x", temperature=-1), "x", 400, "temperature must be"),
-        (line("x", guided_json="{}"), "x", 400, "guided_json is not supported"),
+        (line("x", suffix="y"), "x", 400, "suffix is not supported"),
         (line("x", prompt="word " * 3000), "x", 400, "This model's maximum context length is"),
         (line("x", CHAT, model="gpt"), "x", 404, "The model 'gpt' does not exist"),
         (b'{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body": [1]}', "x", 400, "body must be"),

@@ -48,7 +48,8 @@ def test_fields_keep_their_names(make) -> None:
 
 def test_every_parameter_can_be_set() -> None:
     """But those that are not for requests over HTTP, and those that have other names or shapes there."""
-    others = {"logprobs", "logit_bias", "extra_args", "output_kind", "detokenize"}
+    others = {"logprobs", "logit_bias", "structured_outputs", "guided_decoding"}
+    others |= {"extra_args", "output_kind", "detokenize"}
     assert set(SamplingParams.__struct_fields__) == {*FIELDS, *others}
 
 

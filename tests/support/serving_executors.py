@@ -19,6 +19,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pelton.config import EngineArgs
 from pelton.core.kv_spec import FullAttentionSpec, KVCacheGroup, KVCacheSpec
 from pelton.core.messages import ModelRunnerOutput, NewRequest, SchedulerOutput, TokenLogprobs
@@ -77,6 +80,7 @@ class InstantWorker:
         self.vocabulary = Vocabulary(checkpoint.config.vocab_size, checkpoint.config.eos_token_ids)
         self._block_size = args.cache.block_size
         self._requests: dict[str, _State] = {}
+        self._masks: dict[str, NDArray[np.uint8]] = {}
 
     def describe(self) -> str:
         return "no kernels, instant tokens"
@@ -99,6 +103,10 @@ class InstantWorker:
             self._requests.pop(request_id, None)
         for request in step.new_requests:
             self._requests[request.message.request_id] = _State(request)
+        for request_id, forced in step.forced_tokens.items():
+            self._requests[request_id].tokens[forced.position :] = forced.token_ids
+        rows = np.array_split(np.frombuffer(step.bitmask, np.uint8), max(1, len(step.constrained_request_ids)))
+        self._masks = dict(zip(step.constrained_request_ids, rows, strict=False))
         output = ModelRunnerOutput(step.step_id, [], {})
         chunks = zip(
             step.request_ids, step.num_computed_tokens, step.num_scheduled_tokens, step.num_logits, strict=True
@@ -120,6 +128,9 @@ class InstantWorker:
             output.token_ids.append([])
             return
         token_id = self.vocabulary.next_token(state.tokens[end - 1], end)
+        if request_id in self._masks:  # the next one that its constraint allows
+            allowed = np.flatnonzero(np.unpackbits(self._masks[request_id], bitorder="little"))
+            token_id = int(allowed[np.searchsorted(allowed, token_id) % len(allowed)])
         state.tokens[end:] = [token_id]
         output.token_ids.append([token_id])
         if state.num_logprobs is not None:

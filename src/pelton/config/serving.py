@@ -73,6 +73,15 @@ class ServeConfig:
         "Let requests bring chat templates of their own. They run in a sandbox, but one expression may take any time "
         "and memory, and hold up all requests: only for clients that you trust.",
     )
+    tool_call_parser: str = option(
+        "auto",
+        "How the model writes calls of tools: hermes, json, llama3_json, mistral or pythonic; auto: as its chat "
+        "template tells.",
+        metavar="NAME",
+    )
+    enable_auto_tool_choice: bool = option(
+        True, "Let the model decide whether it calls a tool, where requests have tools and do not say."
+    )
     root_path: str = option(
         "", "Path before all of the server's own, if a proxy serves it below one, such as /models.", metavar="PATH"
     )
@@ -134,7 +143,13 @@ class ServeConfig:
         for name in ("api_key", "served_model_name", "allowed_origins"):
             _check_sequence(name, getattr(self, name))
         self._check_patterns()
-        for name in ("trust_request_chat_template", "log_requests", "enable_admin_endpoints"):
+        _check_text("tool_call_parser", self.tool_call_parser)
+        for name in (
+            "trust_request_chat_template",
+            "enable_auto_tool_choice",
+            "log_requests",
+            "enable_admin_endpoints",
+        ):
             check_flag(name, getattr(self, name))
         check_integer("api_server_count", self.api_server_count, low=1, high=MAX_API_SERVERS)
         if self.max_num_queued_reqs is not None:

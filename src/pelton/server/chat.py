@@ -1,13 +1,22 @@
 """Chat completions: what the model says next in a conversation."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from pelton.chat_parsing import (
+    CallArgumentsPart,
+    CallBeginPart,
+    ChatParser,
+    ContentPart,
+    Part,
+    ReasoningPart,
+    join_parts,
+)
 from pelton.core.outputs import CompletionOutput, RequestOutput
 from pelton.engine.async_llm import AsyncLLM
 from pelton.engine.input_processor import TokensPrompt
@@ -17,9 +26,19 @@ from pelton.server.errors import check_choice
 from pelton.server.logprobs import chat_logprobs, prompt_logprobs
 from pelton.server.models import ServedModels
 from pelton.server.protocol import ChatCompletionRequest
-from pelton.server.responses import ChatChoice, ChatCompletionResponse, ChatLogprobs, ResponseMessage, Usage
+from pelton.server.responses import (
+    CalledFunction,
+    ChatChoice,
+    ChatCompletionResponse,
+    ChatLogprobs,
+    MessageToolCall,
+    ResponseMessage,
+    Usage,
+)
 from pelton.server.sampling import chat_params
 from pelton.server.streaming import ChunkEncoder, EventStream, UsageCounter, collect, encode_event, start_requests
+from pelton.server.structured_outputs import named_in_refusals
+from pelton.server.tool_use import AnswerReading, answer_readers, tools_for_template
 from pelton.tokenizer import Tokenizer
 
 
@@ -33,14 +52,17 @@ class ChatHandler:
         *,
         chat_template: str | None = None,
         trust_request_chat_template: bool = False,
+        tool_call_parser: str = "auto",
+        enable_auto_tool_choice: bool = True,
     ) -> None:
         """`chat_template`: text or path of a template, instead of the model's own. `trust_request_chat_template`: take
-        templates from requests.
+        templates from requests. `tool_call_parser`: how the model writes calls; auto: as its template tells.
 
-        Raises ValueError for a template that cannot be read.
+        Raises ValueError for a template that cannot be read, and for a parser that there is not.
         """
         self._llm = llm
         self._models = models
+        self._readers = answer_readers(llm, chat_template, tool_call_parser, may_choose=enable_auto_tool_choice)
         self._renderer = ConversationRenderer(llm, chat_template, trust_request_chat_template)
 
     async def create(
@@ -53,22 +75,28 @@ class ChatHandler:
         """
         self._models.check(request.model)
         self._check_top_logprobs(request)
-        params = chat_params(request, self._llm.generation_defaults)
         prompt: TokensPrompt = await self._renderer.render(
-            request, request.messages, add_special_tokens=bool(request.add_special_tokens)
+            request,
+            request.messages,
+            add_special_tokens=bool(request.add_special_tokens),
+            tools=tools_for_template(request),
         )
+        continued = request.messages[-1].text if request.continue_final_message else None
+        reading = AnswerReading.of(request, self._readers, prompt["prompt"], continued)
+        params = chat_params(request, self._llm.generation_defaults, reading)
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
         response_id = f"chatcmpl-{request_id or request.request_id or uuid4().hex}"
-        streams = await start_requests(
-            self._llm,
-            [prompt],
-            params,
-            request_id=response_id,
-            priority=request.priority or 0,
-            data_parallel_rank=data_parallel_rank,
-        )
-        answer = _Answer(response_id, int(time.time()), self._models.name, request, self._llm.tokenizer)
+        with named_in_refusals(request.constraint or reading.constraint):
+            streams = await start_requests(
+                self._llm,
+                [prompt],
+                params,
+                request_id=response_id,
+                priority=request.priority or 0,
+                data_parallel_rank=data_parallel_rank,
+            )
+        answer = _Answer(response_id, int(time.time()), self._models.name, request, self._llm.tokenizer, reading)
         if request.stream:
             return EventStream(streams, _ChatChunks(answer, streams))
         return answer.response(streams, await collect(streams))
@@ -95,6 +123,7 @@ class _Answer:
     model: str
     request: ChatCompletionRequest
     tokenizer: Tokenizer
+    reading: AnswerReading
 
     @property
     def role(self) -> str:
@@ -123,14 +152,33 @@ class _Answer:
         )
 
     def _choice(self, choice: CompletionOutput) -> ChatChoice:
+        parser = self.reading.new_parser()
         return ChatChoice(
             index=choice.index,
-            message=ResponseMessage(role=self.role, content=self.echoed + choice.text),
+            message=self._message(choice.text, parser),
             logprobs=self.logprobs(choice),
-            finish_reason=choice.finish_reason,
+            finish_reason=self.reading.finish_reason(choice.finish_reason, parser),
             stop_reason=choice.stop_reason,
             token_ids=choice.token_ids if self.request.return_token_ids else None,
         )
+
+    def _message(self, text: str, parser: ChatParser | None) -> ResponseMessage:
+        if parser is None:
+            return ResponseMessage(role=self.role, content=self.echoed + text)
+        parsed = join_parts([*parser.feed(text), *parser.finish()])
+        content = self.echoed + parsed.content
+        calls = [MessageToolCall(call.id, CalledFunction(call.name, call.arguments)) for call in parsed.tool_calls]
+        return ResponseMessage(
+            role=self.role,
+            content=content if content or not calls else None,
+            reasoning=parsed.reasoning or None if self.has_reasoning else None,
+            tool_calls=calls or None,
+        )
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether the model's reasoning is wanted."""
+        return self.request.include_reasoning is not False
 
     def logprobs(self, choice: CompletionOutput) -> ChatLogprobs | None:
         """Of the tokens of an output."""
@@ -146,9 +194,23 @@ class _Answer:
         )
 
 
+class _FunctionDelta(msgspec.Struct, gc=False):
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class _CallDelta(msgspec.Struct, gc=False):
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: _FunctionDelta = msgspec.field(default_factory=_FunctionDelta)
+
+
 class _Delta(msgspec.Struct, gc=False):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[_CallDelta] | UnsetType = UNSET
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -170,14 +232,28 @@ class _Chunk(msgspec.Struct, gc=False):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
+_NOTHING = _Delta()
+
+
+def _call_deltas(parts: Iterable[Part]) -> list[_CallDelta]:
+    """One for each call that the parts are about."""
+    deltas: dict[int, _CallDelta] = {}
+    for part in parts:
+        if isinstance(part, CallBeginPart):
+            deltas[part.index] = _CallDelta(part.index, part.id, "function", _FunctionDelta(part.name))
+        elif isinstance(part, CallArgumentsPart):
+            deltas.setdefault(part.index, _CallDelta(part.index)).function.arguments += part.text
+    return list(deltas.values())
+
+
 class _ChatChunks(ChunkEncoder):
     def __init__(self, answer: _Answer, streams: Sequence[RequestStream]) -> None:
         request = answer.request
         self._answer = answer
         super().__init__(request, streams)
         self._prompt_token_ids = streams[0].prompt_token_ids
-        self._begun: set[int] = set()
-        """Choices whose first chunk has been made."""
+        self._parsers: dict[int, ChatParser | None] = {}
+        """Of choices whose first chunk has been made."""
         self._has_logprobs = bool(request.logprobs)
         self._has_token_ids = bool(request.return_token_ids)
 
@@ -186,17 +262,38 @@ class _ChatChunks(ChunkEncoder):
         for choice in output.outputs:
             if choice.finish_reason is not None:
                 check_choice(choice)
-            if choice.index not in self._begun:
-                self._begun.add(choice.index)
+            if choice.index not in self._parsers:
+                self._parsers[choice.index] = self._answer.reading.new_parser()
                 yield from self._beginning(choice.index)
-            chunk = _ChunkChoice(choice.index, _Delta(content=choice.text))
+            parser = self._parsers[choice.index]
+            chunk = _ChunkChoice(choice.index, self._delta(choice, parser))
             if choice.finish_reason is not None:
-                chunk.finish_reason, chunk.stop_reason = choice.finish_reason, choice.stop_reason
+                chunk.finish_reason = self._answer.reading.finish_reason(choice.finish_reason, parser)
+                chunk.stop_reason = choice.stop_reason
+            elif chunk.delta == _NOTHING and not (self._has_logprobs or self._has_token_ids):
+                continue  # it may be the beginning of something
             if self._has_logprobs:
                 chunk.logprobs = self._answer.logprobs(choice)
             if self._has_token_ids:
                 chunk.token_ids = choice.token_ids
             yield self._event([chunk])
+
+    def _delta(self, choice: CompletionOutput, parser: ChatParser | None) -> _Delta:
+        """What an output adds to the message."""
+        if parser is None:
+            return _Delta(content=choice.text)
+        parts = parser.feed(choice.text)
+        if choice.finish_reason is not None:
+            parts += parser.finish()
+        delta = _Delta()
+        if content := "".join([part.text for part in parts if isinstance(part, ContentPart)]):
+            delta.content = content
+        reasoning = "".join([part.text for part in parts if isinstance(part, ReasoningPart)])
+        if reasoning and self._answer.has_reasoning:
+            delta.reasoning = reasoning
+        if calls := _call_deltas(parts):
+            delta.tool_calls = calls
+        return delta
 
     def finish(self) -> Iterator[bytes]:
         if self.has_usage:

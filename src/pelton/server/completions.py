@@ -28,6 +28,7 @@ from pelton.server.streaming import (
     encode_event,
     start_requests,
 )
+from pelton.server.structured_outputs import named_in_refusals
 from pelton.tokenizer import Tokenizer
 
 MAX_PROMPT_ENTRIES = 2_000_000
@@ -54,14 +55,15 @@ class CompletionHandler:
         params = completion_params(request, self._llm.generation_defaults)
         prompts = [await self._prompt(request, prompt) for prompt in request.prompts]
         response_id = f"cmpl-{request_id or request.request_id or uuid4().hex}"
-        streams = await start_requests(
-            self._llm,
-            prompts,
-            params,
-            request_id=response_id,
-            priority=request.priority or 0,
-            data_parallel_rank=data_parallel_rank,
-        )
+        with named_in_refusals(request.constraint):
+            streams = await start_requests(
+                self._llm,
+                prompts,
+                params,
+                request_id=response_id,
+                priority=request.priority or 0,
+                data_parallel_rank=data_parallel_rank,
+            )
         answer = _Answer(response_id, int(time.time()), self._models.name, request, self._llm.tokenizer)
         with closed_on_error(streams):
             num_entries = self._check_size(request, streams)

@@ -1,6 +1,6 @@
 """From the messages of a request to a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pelton.engine.async_llm import AsyncLLM
@@ -19,9 +19,15 @@ class ConversationRenderer:
         self._trusts_requests = trust_request_chat_template
 
     async def render(
-        self, request: ConversationFields, messages: Sequence[RequestMessage], *, add_special_tokens: bool
+        self,
+        request: ConversationFields,
+        messages: Sequence[RequestMessage],
+        *,
+        add_special_tokens: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> TokensPrompt:
-        """`add_special_tokens`: put the tokens around the prompt that the model wants, beside what the template writes.
+        """`tools`: functions for the template to tell of. `add_special_tokens`: put the tokens around the prompt that
+        the model wants, beside what the template writes.
 
         Raises ValueError that names the field or the message.
         """
@@ -31,6 +37,7 @@ class ConversationRenderer:
                 chat_template=self._template(request.chat_template),
                 add_generation_prompt=request.begins_message,
                 continue_final_message=bool(request.continue_final_message),
+                tools=tools,
                 chat_template_kwargs=_variables(request),
             )
         except MissingChatTemplateError as error:

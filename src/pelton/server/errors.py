@@ -4,12 +4,13 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from pelton.core.outputs import CompletionOutput
-from pelton.engine.errors import SEND_AGAIN, EngineDeadError, QueueFullError
+from pelton.engine.errors import CONSTRAINT_FAILED, SEND_AGAIN, EngineDeadError, QueueFullError
 from pelton.error_text import one_line, shown
 from pelton.sampling_params import SamplingParams
 from pelton.server.not_supported import NOT_SUPPORTED
@@ -36,6 +37,8 @@ _FIELDS = (
     .union(NOT_SUPPORTED)
 )
 """What a message may begin with, if it is about a field."""
+_WITH_ENTRIES = frozenset({"response_format", "structured_outputs"})
+"""Fields whose entries are like fields of their own."""
 _KINDS = {
     "bool_type": "true or false",
     "dict_type": "an object",
@@ -47,7 +50,7 @@ _KINDS = {
     "string_type": "a string",
 }
 """What pydantic's errors ask for, in the words of JSON."""
-_FIRST_WORD = re.compile(r"[a-z_]+")
+_FIRST_WORD = re.compile(r"([a-z_]+)(\.[a-z_]+)*")
 _MAX_MESSAGE = 2000
 """Characters. Templates may refuse with texts of the client's own."""
 
@@ -114,6 +117,8 @@ def check_choice(choice: CompletionOutput) -> None:
     """Raise APIError if a choice did not end by itself."""
     if choice.finish_reason == "error":
         problem = str(choice.stop_reason)
+        if problem.startswith(CONSTRAINT_FAILED):
+            raise APIError(400, one_line(problem), param="structured_outputs")
         kind = CoreLostError if problem.endswith(SEND_AGAIN) else APIError
         raise kind(500, f"The request failed: {one_line(problem)}")
     if choice.finish_reason == "abort":
@@ -131,8 +136,7 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> APIError:
     message = _sentence(first, _path(location))
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"
-    param = str(location[0]) if location and location[0] in _FIELDS else _param_of(message)
-    return APIError(400, message[:_MAX_MESSAGE], param=param)
+    return APIError(400, message[:_MAX_MESSAGE], param=_field_at(location) or _param_of(message))
 
 
 def parse_request(model: type[Model], body: bytes | Mapping[str, Any]) -> Model:
@@ -178,6 +182,15 @@ def _path(location: Sequence[Any]) -> str:
     return path
 
 
+def _field_at(location: Sequence[Any]) -> str | None:
+    if not location or location[0] not in _FIELDS:
+        return None
+    names = list(takewhile(lambda part: isinstance(part, str), location))
+    return ".".join(names) if names[0] in _WITH_ENTRIES else str(names[0])
+
+
 def _param_of(message: str) -> str | None:
     found = _FIRST_WORD.match(message)
-    return found.group() if found is not None and found.group() in _FIELDS else None
+    if found is None or found[1] not in _FIELDS:
+        return None
+    return found[0] if found[1] in _WITH_ENTRIES else found[1]

@@ -8,11 +8,6 @@ def _is_unset(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
-def _is_text_format(data: Mapping[str, Any]) -> bool:
-    value = data["response_format"]
-    return isinstance(value, Mapping) and value.get("type") == "text"
-
-
 def _equals(name: str, *values: Any) -> Callable[[Mapping[str, Any]], bool]:
     return lambda data: data[name] in values
 
@@ -26,12 +21,6 @@ _NOT_SUPPORTED: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "ec_transfer_params": _never,
     "function_call": _equals("function_call", "none"),
     "functions": _equals("function_call", "none"),
-    "guided_choice": _never,
-    "guided_decoding_backend": _never,
-    "guided_grammar": _never,
-    "guided_json": _never,
-    "guided_regex": _never,
-    "guided_whitespace_pattern": _never,
     "kv_transfer_params": _never,
     "length_penalty": _equals("length_penalty", 1),
     "logits_processors": _never,
@@ -41,14 +30,9 @@ _NOT_SUPPORTED: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "modalities": _equals("modalities", ["text"]),
     "prompt_embeds": _never,
     "repetition_detection": _never,
-    "response_format": _is_text_format,
     "return_prompt_text": _never,
-    "structural_tag": _never,
-    "structured_outputs": _never,
     "suffix": _never,
     "thinking_token_budget": _equals("thinking_token_budget", -1),
-    "tool_choice": _equals("tool_choice", "none"),
-    "tools": _equals("tool_choice", "none"),
     "truncation_side": _equals("truncation_side", "left"),
     "use_beam_search": _never,
     "watermarking": _never,

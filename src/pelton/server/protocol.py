@@ -13,16 +13,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
 
 from pelton.error_text import shown
 from pelton.sampling_params import MAX_BAD_WORDS, MAX_CHOICES, MAX_STOP_STRINGS, MAX_STRING_LENGTH
+from pelton.server.field_types import Flag, Integer, Number, one_of
 from pelton.server.not_supported import check_support
+from pelton.server.structured_outputs import ConstraintFields
+from pelton.server.tool_use import ToolFields
 
 MAX_PROMPTS = 2048
 """Prompts of one request: each is held, tokenized and answered on its own, and nothing is sent before all are in."""
@@ -36,18 +36,6 @@ MAX_REQUEST_ID = 256
 """Characters."""
 MAX_ROLE = 64
 """Characters."""
-
-
-def _one_of(wanted: str) -> WrapValidator:
-    """A message for a union, of which pydantic tells what is wrong with every member."""
-
-    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise ValueError(f"must be {wanted}, got {shown(value)}") from None
-
-    return WrapValidator(validate)
 
 
 def _check_num_prompts(prompt: Any) -> Any:
@@ -75,9 +63,6 @@ def _check_request_id(request_id: str) -> str:
     return request_id
 
 
-Integer = Annotated[int, Field(strict=True)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Flag = Annotated[bool, Field(strict=True)]
 TokenId = Annotated[int, Field(strict=True, ge=0)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 PromptTokens = Annotated[TokenIds, Field(min_length=1)]
@@ -86,13 +71,13 @@ Prompt = Annotated[
     | Annotated[list[str], Field(fail_fast=True, min_length=1)]
     | PromptTokens
     | Annotated[list[PromptTokens], Field(fail_fast=True, min_length=1)],
-    _one_of("a string, a list of strings, a list of token ids, or a list of such lists, and not empty"),
+    one_of("a string, a list of strings, a list of token ids, or a list of such lists, and not empty"),
     BeforeValidator(_check_num_prompts),
 ]
 ShortString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
 Stop = Annotated[
     ShortString | Annotated[list[ShortString], Field(max_length=MAX_STOP_STRINGS)],
-    _one_of(f"a string of 1 to {MAX_STRING_LENGTH} characters, or a list of at most {MAX_STOP_STRINGS} such strings"),
+    one_of(f"a string of 1 to {MAX_STRING_LENGTH} characters, or a list of at most {MAX_STOP_STRINGS} such strings"),
 ]
 Role = Annotated[str, Field(min_length=1, max_length=MAX_ROLE)]
 RequestId = Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID), AfterValidator(_check_request_id)]
@@ -126,7 +111,7 @@ class StreamOptions(BaseModel):
     """Put the usage so far into every chunk."""
 
 
-class GenerationRequest(_Request):
+class GenerationRequest(ConstraintFields, _Request):
     """What completions and chat completions have in common."""
 
     model: str | None = None
@@ -238,6 +223,7 @@ class CompletionRequest(GenerationRequest):
                 f"n must be at most {MAX_TOTAL_CHOICES // num_prompts} with {num_prompts} prompts, got {num_choices}; "
                 "send several requests"
             )
+        self.check_copies(num_prompts * num_choices)
         if self.best_of is not None and self.best_of != num_choices:
             raise ValueError(
                 f"best_of must be n, which is {num_choices}, for this version of Pelton does not choose among "
@@ -294,8 +280,8 @@ class RequestMessage(BaseModel):
         message: dict[str, Any] = {name: value for name, value in self if value is not None}
         if self.content is not None:
             message["content"] = self.text
-        elif self.role == "assistant" and not self.tool_calls:
-            message["content"] = ""
+        elif self.role == "assistant":
+            message["content"] = ""  # also beside calls: templates that know none of them look at it
         if self.role == "developer":
             message["role"] = "system"
         return message
@@ -330,7 +316,7 @@ class ConversationFields(_Request):
         return self.add_generation_prompt
 
 
-class ChatCompletionRequest(GenerationRequest, ConversationFields):
+class ChatCompletionRequest(ToolFields, GenerationRequest, ConversationFields):
     """A conversation to continue."""
 
     messages: Messages
@@ -341,13 +327,27 @@ class ChatCompletionRequest(GenerationRequest, ConversationFields):
     """Log probabilities of every token of the output."""
     top_logprobs: Integer | None = Field(None, ge=-1)
     """Those of so many most likely tokens, too; only with `logprobs`."""
-    parallel_tool_calls: Flag | None = None
-    """Of no consequence without tools."""
+
+    @model_validator(mode="after")
+    def _check_copies(self) -> "ChatCompletionRequest":
+        self.check_copies(self.num_choices)
+        return self
 
     @model_validator(mode="after")
     def _check_top_logprobs(self) -> "ChatCompletionRequest":
         if self.top_logprobs and not self.logprobs:
             raise ValueError(f"top_logprobs is {self.top_logprobs}, but logprobs is not true; set it as well")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools_and_constraint(self) -> "ChatCompletionRequest":
+        mode = self.choice_of_tools.mode
+        if mode != "none" and self.constraint is not None:
+            field = self.constraint.paths[self.constraint.params.kind]
+            raise ValueError(
+                f"tool_choice is {mode!r}, but {field} leaves no room for a call; leave that out, or set "
+                "tool_choice to 'none'"
+            )
         return self
 
 

@@ -113,11 +113,30 @@ class CompletionResponse(BaseModel):
         return f'{rest},"choices":[{choices}]}}'.encode()
 
 
+@dataclass(slots=True)
+class CalledFunction:
+    """A function, and the arguments that it is to be called with, as JSON text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class MessageToolCall:
+    """A tool that the model calls."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class ResponseMessage(BaseModel):
     """What the model says."""
 
     role: str
     content: str | None
+    reasoning: str | None = _optional()
+    tool_calls: list[MessageToolCall] | None = _optional()
 
 
 class ChatChoice(BaseModel):

@@ -67,7 +67,13 @@ class Routes:
             "chat_template": config.chat_template,
             "trust_request_chat_template": config.trust_request_chat_template,
         }
-        self._chat = ChatHandler(llm, self._models, **templates)
+        self._chat = ChatHandler(
+            llm,
+            self._models,
+            tool_call_parser=config.tool_call_parser,
+            enable_auto_tool_choice=config.enable_auto_tool_choice,
+            **templates,
+        )
         self._completions = CompletionHandler(llm, self._models)
         self._tokens = TokenHandler(llm, self._models, **templates)
 
