@@ -61,6 +61,8 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         check_flag("disable_additional_properties", self.disable_additional_properties)
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
             raise ValueError("disable_any_whitespace is True and whitespace_pattern is given; leave out one of them")
+        if self.backend == "guidance":  # vLLM's name for it
+            self.backend = "llguidance"
         if self.backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {shown(self.backend)}")
 
@@ -98,12 +100,12 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{name} must hold plain JSON data: {message_of(error)}") from None
         try:
-            msgspec.msgpack.encode(value)
+            msgspec.msgpack.encode(json.loads(text))
         except (OverflowError, RecursionError) as error:
             what = "integers of at most 64 bits" if isinstance(error, OverflowError) else "data that is nested less"
             raise ValueError(f"{name} must hold {what}, which messages between processes can carry") from None
         _check_length(name, len(text))
-        setattr(self, name, value)
+        setattr(self, name, json.loads(text))  # a copy, with keys as they travel
 
     def _check_choice(self) -> None:
         if self.choice is None:

@@ -146,11 +146,11 @@ def test_variables_of_the_template():
         ([{"role": "assistant", "tool_calls": ["weather()"]}], "message 0: tool_calls must be a list of dicts"),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{'b'"}}]}],
-            "message 0: arguments of a tool call must be a dict, or a JSON object as text: ",
+            "message 0: arguments of a tool call must be a dict, or a JSON object as text, got ",
         ),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "[1]"}}]}],
-            "arguments of a tool call must be a dict, or a JSON object as text: it is not a JSON object",
+            "arguments of a tool call must be a dict, or a JSON object as text, got .\\[1\\]",
         ),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
     ],

@@ -87,13 +87,26 @@ def test_complete_without_a_stop_token():
     assert allowed(made) == set()
 
 
+def test_nothing_to_say_and_no_way_to_end():
+    with pytest.raises(ConstraintError, match="only an output without tokens"):
+        constraint([[]], stops=[])
+    assert allowed(constraint([[]])) == {STOP}
+
+
+def test_whatever_a_library_raises_concerns_one_request(monkeypatch):
+    made = constraint([[5, 6]])
+    monkeypatch.setattr(PlayedMatcher, "fill_bitmask", lambda self, row: [][1])
+    with pytest.raises(ConstraintError, match="cannot be followed: IndexError"):
+        made.advance([5])
+
+
 def test_long_runs_are_forced_piece_by_piece():
-    sequence = list(range(2, 66)) * 6
+    sequence = list(range(2, 66))
     made = constraint([sequence])
     forced = made.advance(sequence[:1])
-    assert len(forced) == 256
-    assert forced == sequence[1:257]
-    assert made.advance([sequence[257]]) == [*sequence[258:], STOP]
+    assert len(forced) == 16
+    assert forced == sequence[1:17]
+    assert made.advance([sequence[17]]) == sequence[18:34]
 
 
 def test_a_token_that_is_not_allowed():

@@ -127,7 +127,10 @@ def test_others_go_before_one_that_takes_long(manager):
 
 @pytest.mark.parametrize(
     ("choice", "message"),
-    [("unsupported", "structured_outputs: it cannot be kept"), ("broken", "structured_outputs: KeyError: 'a bug'")],
+    [
+        ("unsupported", "structured_outputs: it cannot be kept"),
+        ("broken", "the constraint could not be compiled: KeyError: 'a bug'"),
+    ],
 )
 def test_what_cannot_be_compiled(manager, choice, message):
     manager.start("a", choice)
@@ -184,6 +187,39 @@ def test_stuck_compilations_do_not_hold_up_others(monkeypatch):
         assert late.constraint is not None
     finally:
         release.set()
+
+
+def test_requests_that_wait_no_longer(manager):
+    """What has begun is kept for others; what has not is not compiled."""
+    releases = [threading.Event() for _ in range(2)]
+    for choice, release in zip("56", releases, strict=True):
+        PlayedBackend.events[choice] = release
+        manager.start(choice, choice)
+    manager.start("not begun", "7")
+    manager.manager.forget(["5", "6", "not begun", "unknown"])
+    for release in releases:
+        release.set()
+    for _ in range(int(SECONDS / 0.05)):
+        assert manager.manager.poll() == []
+        if not manager.manager.is_compiling:
+            break
+        manager.manager.wait(0.05)
+    assert not manager.manager.is_compiling
+    assert PlayedBackend.compiled == ["5", "6"]
+    assert manager.start("again", "5")[1]
+
+
+def test_schemas_in_another_order_are_others(manager):
+    def start(name, *properties):
+        schema = {"type": "object", "properties": {key: {"const": 1} for key in properties}}
+        params = SamplingParams(structured_outputs=StructuredOutputsParams(json=schema, backend="llguidance"))
+        request = Request(core_request(name, [1], params, eos=[EOS]), 100)
+        return manager.manager.start(request)
+
+    start("a", "x", "y")
+    start("b", "y", "x")
+    start("c", "x", "y")
+    assert len(manager.manager._compilations) == 2
 
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch):

@@ -189,6 +189,9 @@ RUN_BATCH_FLAGS = {
     "--chat-template",
     "--trust-request-chat-template",
     "--no-trust-request-chat-template",
+    "--tool-call-parser",
+    "--enable-auto-tool-choice",
+    "--no-enable-auto-tool-choice",
     "--data-parallel-size",
     "-dp",
 }

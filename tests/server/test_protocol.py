@@ -345,3 +345,12 @@ def test_any_value_of_any_field_is_taken_or_refused_in_one_line(model, params, d
     except ValueError as error:
         refusal = str(error)
     assert refusal.isprintable()
+
+
+def test_tools_are_for_conversations() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert refusal(CompletionRequest, tools=[tool]).message.startswith("tools are for chat completions")
+    assert parse(TokenizeRequest, prompt=None, messages=USER, tools=[tool]).tools_for_template == [tool]
+    assert (
+        parse(TokenizeRequest, prompt=None, messages=USER, tools=[tool], tool_choice="none").tools_for_template is None
+    )

@@ -312,3 +312,47 @@ def test_constraints_after_reasoning_need_its_tokens():
     """SmolLM2 has none."""
     message = refused(engine={"reasoning_parser": "qwen3"}, response_format={"type": "json_object"})
     assert "it has no token <think>" in message
+
+
+def test_auto_without_tools_means_none():
+    answer, call = ask(CALL, tools=[], tool_choice="auto")
+    assert message_of(answer) == ({"role": "assistant", "content": CALL}, "stop")
+    assert call.prompt["prompt"] == "Hi[go]"
+
+
+def test_a_stop_string_within_a_call():
+    """The call is not whole, so the message does not end for it."""
+    answer, _ = ask(REQUIRED, tools=TOOLS, tool_choice="required", stop="ern")
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["arguments"] == '{"city": "B'
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_many_choices_of_large_tools_are_refused():
+    large = {"type": "object", "properties": {"city": {"enum": ["x" * 100_000]}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": large}}
+    message = refused(tools=[tool], tool_choice="required", n=1024, temperature=1.0)
+    assert message.startswith("tools must have at most")
+
+
+def test_what_comes_back_from_clients():
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Ho", "tool_calls": [], "reasoning": "Hm."},
+        {"role": "user", "content": "And?"},
+    ]
+    template = "{% for m in messages %}[{{ m.content }}{{ m.reasoning_content }}{{ 'tool_calls' in m }}]{% endfor %}"
+    _, call = ask("", messages=messages, template=template)
+    assert call.prompt["prompt"] == "[HiFalse][HoHm.False][And?False]"
+
+
+def test_messages_that_cannot_be_continued():
+    called_before = {"role": "assistant", "content": "So", "tool_calls": [{"id": "1", "type": "function", **called()}]}
+    message = refused(
+        tools=TOOLS, messages=[{"role": "user", "content": "Hi"}, called_before], continue_final_message=True
+    )
+    assert "the final message has tool_calls" in message
+    final = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]
+    fields = {"messages": final, "continue_final_message": True, "engine": {"reasoning_parser": "qwen3"}}
+    message = refused(response_format={"type": "json_object"}, **fields)
+    assert message.startswith("continue_final_message is true, and response_format holds for what follows")

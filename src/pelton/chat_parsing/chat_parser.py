@@ -15,8 +15,9 @@ class ChatParser:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call was passed on, so that the message ends for tool calls."""
-        return self._tool_parser is not None and self._tool_parser.num_calls > 0
+        """Whether calls were passed on, and all of them whole, so that the message ends for tool calls."""
+        parser = self._tool_parser
+        return parser is not None and parser.num_calls > 0 and not parser.is_within_call
 
     def feed(self, text: str) -> list[Part]:
         """Take new text; return what can be passed on now."""

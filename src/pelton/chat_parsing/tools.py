@@ -70,8 +70,8 @@ def read_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
     if value is None:
         return ToolChoice("auto" if tools else "none")
     choice = _read_mode(value)
-    if choice.mode == "none":
-        return choice
+    if choice.mode == "none" or (choice.mode == "auto" and not tools):
+        return ToolChoice("none")
     if not tools:
         raise ValueError(f"tool_choice is {shown(value)}, but there are no tools; leave it out or give tools")
     if choice.name is not None and choice.name not in [tool.name for tool in tools]:
@@ -82,7 +82,7 @@ def read_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
 def _read_tool(field: str, entry: Any) -> Tool:
     if not isinstance(entry, Mapping):
         raise ValueError(f'{field} must be {{"type": "function", "function": ...}}, got {shown(entry)}')
-    if entry.get("type") != "function":
+    if entry.get("type", "function") != "function":
         raise ValueError(f"{field}.type must be 'function', got {shown(entry.get('type'))}")
     function = entry.get("function")
     field = f"{field}.function"

@@ -48,7 +48,14 @@ def _some(kind: Any, *names: str) -> "list[Field[Any]]":
     return [declared for declared in fields(kind) if declared.name in names]
 
 
-_SERVE_FLAGS = _some(ServeConfig, "served_model_name", "chat_template", "trust_request_chat_template")
+_SERVE_FLAGS = _some(
+    ServeConfig,
+    "served_model_name",
+    "chat_template",
+    "trust_request_chat_template",
+    "tool_call_parser",
+    "enable_auto_tool_choice",
+)
 _PARALLEL_FLAGS = _some(ParallelConfig, "data_parallel_size")
 
 

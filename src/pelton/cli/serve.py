@@ -41,6 +41,10 @@ def run(options: argparse.Namespace) -> int:
     serve, parallel = serving_from_flags(options)
     if serve.chat_template is not None:
         serve = replace(serve, chat_template=given_chat_template(serve.chat_template))
+    if serve.tool_call_parser != "auto":
+        from pelton.chat_parsing import find_tool_parser
+
+        find_tool_parser(serve.tool_call_parser)  # whether there is such a one
     from pelton.server.launch import run_server  # loads the engine and the HTTP server, which help does without
 
     return run_server(args, serve, parallel)

@@ -80,7 +80,7 @@ class ServeConfig:
         metavar="NAME",
     )
     enable_auto_tool_choice: bool = option(
-        True, "Let the model decide whether it calls a tool, where requests have tools and do not say."
+        True, "Let the model decide whether it calls a tool; otherwise requests with tools must say tool_choice."
     )
     root_path: str = option(
         "", "Path before all of the server's own, if a proxy serves it below one, such as /models.", metavar="PATH"

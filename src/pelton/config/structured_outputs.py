@@ -78,7 +78,7 @@ class StructuredOutputsArgs:
             if name not in _NAMES:
                 raise ValueError(f"structured_outputs_config has no entry {shown(name)}; there are {', '.join(_NAMES)}")
         try:
-            assert self.config is not None
+            _ = self.config
         except ValueError as error:
             raise ValueError(f"structured_outputs_config: {error}") from None
 

@@ -36,8 +36,16 @@ class OutputConstraint(Protocol):
         """One row of the bitmask: what may come next."""
 
 
+CONSTRAINT_FAILED = "structured_outputs: "
+"""How the message of a request begins whose constraint cannot be compiled or followed, which is its own fault."""
+
+
 class ConstraintError(RuntimeError):
     """A constraint can be followed no further; the message is for the request's user."""
+
+
+Advanced = list[int] | ConstraintError
+"""What comes of taking an output's next tokens: those that must follow, or why it cannot go on."""
 
 
 class Request:

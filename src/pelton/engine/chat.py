@@ -1,12 +1,12 @@
 """Conversations: from messages, as chat interfaces have them, to prompts."""
 
+import json
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 from pelton.engine.input_processor import TokensPrompt
 from pelton.error_text import shown
-from pelton.loader.text_files import parse_json
 from pelton.tokenizer import Tokenizer
 from pelton.tokenizer.messages import check_messages
 
@@ -111,10 +111,17 @@ def _check_tool_calls(calls: Any) -> list[dict[str, Any]]:
 
 
 def _parse_arguments(text: str) -> dict[str, Any]:
+    """As loosely as models write them."""
     try:
-        return parse_json(text or "{}")
-    except ValueError as error:
-        raise ValueError(f"arguments of a tool call must be a dict, or a JSON object as text: {error}") from None
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError(
+            f"arguments of a tool call must be a dict, or a JSON object as text, got {shown(text)}; leave out a call "
+            "that was cut off"
+        )
+    return arguments
 
 
 def _check_extras(extras: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from pelton.core.messages import (
     EngineStats,
     ModelRunnerOutput,
 )
-from pelton.core.request import ConstraintError, Request, RequestStatus
+from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, Request, RequestStatus
 from pelton.engine.errors import SEND_AGAIN
 from pelton.engine.kv_sizing import served_model_len, size_kv_cache
 from pelton.error_text import described
@@ -66,7 +66,7 @@ class EngineCore:
         )
         # The last token of a request is never computed, so it needs no slot.
         self.max_model_len = served_model_len(args, self.kv.longest_fitting() + 1, max_model_len)
-        self.scheduler = Scheduler(limits, self.kv)
+        self.scheduler = Scheduler(limits, self.kv, None if grammars is None else grammars.advance)
         self.num_integrity_failures = 0
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
         self._is_changing = False
@@ -88,6 +88,8 @@ class EngineCore:
 
     def abort_requests(self, request_ids: Collection[str]) -> None:
         """End requests; ids that are unknown or finished are ignored. No output is emitted for them."""
+        if self._grammars is not None:
+            self._grammars.forget(request_ids)
         with self._changing():
             self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
             self._check_when_idle()
@@ -98,7 +100,7 @@ class EngineCore:
 
         A step that fails ends its own requests with an error, and only those.
         """
-        if self.scheduler.blocked:
+        if self.scheduler.blocked or (self._grammars is not None and self._grammars.is_compiling):
             self._unblock()
         if not self._launch_next():
             self._collect_oldest()
@@ -147,6 +149,8 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Release the model and the KV cache's memory. Nothing may be called afterwards."""
+        if self._grammars is not None:
+            self._grammars.shutdown()
         self._executor.shutdown()
 
     def _begin_constraint(self, request: Request) -> bool:
@@ -156,12 +160,13 @@ class EngineCore:
         try:
             return self._grammars.start(request)
         except ConstraintError as error:
-            raise ValueError(f"structured_outputs: {error}") from None
+            raise ValueError(f"{CONSTRAINT_FAILED}{error}") from None
 
     def _unblock(self) -> None:
         """Let requests run whose constraints are compiled; if there is nothing else to do, wait for one."""
         assert self._grammars is not None
-        if not (self.scheduler.has_runnable_requests or self.scheduler.num_steps_in_flight or self._outputs):
+        is_busy = self.scheduler.has_runnable_requests or self.scheduler.num_steps_in_flight or self._outputs
+        if not (is_busy or self.needs_lockstep):  # other ranks would wait as well
             self._grammars.wait(_WAIT_SECONDS)
         for request, failure in self._grammars.poll():
             if self.scheduler.blocked.get(request.id) is not request:

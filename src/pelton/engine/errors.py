@@ -1,7 +1,5 @@
 """What may go wrong with a request that nothing is wrong with."""
 
-CONSTRAINT_FAILED = "structured_outputs: "
-"""How the message of a request begins whose constraint cannot be compiled or followed, which is its own fault."""
 SEND_AGAIN = "; please send the request again"
 """How the message of a request ends that failed since its engine core did, so that nothing may be wrong with it."""
 

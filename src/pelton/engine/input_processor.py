@@ -108,6 +108,8 @@ class InputProcessor:
         )
         if self._reasoning is not None and params.structured_outputs is not None:
             message.reasoning = self._reasoning.tokens(token_ids)
+            if message.reasoning.end in (params.stop_token_ids or ()):
+                raise ValueError("stop_token_ids has the token that ends the model's reasoning; leave that out")
         return ProcessedRequest(message, text)
 
     def _check_priority(self, priority: Any) -> None:

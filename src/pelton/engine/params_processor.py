@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from pelton.config import SamplingConfig, StructuredOutputsConfig
+from pelton.core.request import CONSTRAINT_FAILED
 from pelton.error_text import described, listed, message_of, shown
 from pelton.grammar.registry import resolve
 from pelton.sampling.logits_processor import LogitsProcessor
@@ -82,7 +83,7 @@ class ParamsProcessor:
         try:
             resolved = resolve(constraint)
         except ValueError as error:
-            raise ValueError(f"structured_outputs: {error}") from None
+            raise ValueError(f"{CONSTRAINT_FAILED}{error}") from None
         self._last_resolved = key, resolved
         return resolved
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pelton.chat_parsing.reasoning_parsers import ReasoningParser
 from pelton.core.messages import ReasoningTokens
+from pelton.core.request import CONSTRAINT_FAILED
 from pelton.tokenizer import Tokenizer
 
 _NUM_LAST_TOKENS = 16
@@ -25,9 +26,9 @@ class ReasoningFinder:
 
     def _token(self, tag: str) -> int:
         token_ids = self._tokenizer.encode(tag, add_special_tokens=False)
-        if len(token_ids) != 1:
+        if len(token_ids) != 1 or self._tokenizer.decode(token_ids, skip_special_tokens=False) != tag:
             raise ValueError(
-                f"structured_outputs is given, but where the model's reasoning ends cannot be told, for it has no "
-                f"token {tag}; leave structured_outputs out, or start the engine without reasoning_parser"
+                f"{CONSTRAINT_FAILED}where the model's reasoning ends cannot be told, for it has no token {tag}; leave "
+                "the constraint out, or start the engine without reasoning_parser"
             )
         return token_ids[0]

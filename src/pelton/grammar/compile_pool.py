@@ -14,7 +14,7 @@ class Task(Generic[T]):
     def __init__(self, function: Callable[[], T]) -> None:
         self.function = function
         self.result: T | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.is_done = False
 
 
@@ -61,16 +61,16 @@ class CompilePool(Generic[T]):
 
     def _start_threads(self) -> None:
         while self._waiting and self._num_running < self._num_threads:
-            task = self._waiting.popleft()
+            threading.Thread(target=self._work, args=(self._waiting[0],), name="pelton-grammar", daemon=True).start()
+            self._waiting.popleft()
             self._num_running += 1
-            threading.Thread(target=self._work, args=(task,), name="pelton-grammar", daemon=True).start()
 
     def _work(self, task: Task[T] | None) -> None:
         while task is not None:
             try:
                 task.result = task.function()
-            except Exception as error:
-                # For whoever asked.
+            except BaseException as error:
+                # For whoever asked; panics of libraries in Rust are no Exception.
                 task.error = error
             with self._changed:
                 task.is_done = True

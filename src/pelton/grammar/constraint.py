@@ -7,12 +7,13 @@ import numpy as np
 
 from pelton.core.messages import ReasoningTokens
 from pelton.core.request import ConstraintError
+from pelton.error_text import described
 from pelton.grammar.backend import GrammarMatcher
 from pelton.ops.arrays import UInt32
 
 _ALL = np.uint32(2**32 - 1)
-_MAX_FORCED = 256
-"""Tokens that are taken at once where no others may follow."""
+_MAX_FORCED = 16
+"""Tokens that are taken at once where no others may follow: each costs a mask, for which all requests wait."""
 
 
 class GrammarConstraint:
@@ -45,6 +46,8 @@ class GrammarConstraint:
         """Those of them before the grammar begins."""
         self._is_open = reasoning is not None and reasoning.is_open
         """Whether the output is in its reasoning."""
+        self._is_accepting = False
+        """Whether the output may end here, as far as the grammar is concerned."""
         self._mask = first_mask.copy()
         self._finish_mask()
         self._check_can_go_on()
@@ -61,7 +64,7 @@ class GrammarConstraint:
     @property
     def is_complete(self) -> bool:
         """Whether nothing may follow, not even a stop token."""
-        return not self._is_open and self._matcher.is_accepting and not self._mask.any()
+        return not self._is_open and self._is_accepting and not self._mask.any()
 
     def advance(self, token_ids: Sequence[int]) -> list[int]:
         """Take the next tokens. Returns those that must follow, for no other may; they are taken, too.
@@ -114,13 +117,20 @@ class GrammarConstraint:
         self._mask[words] &= ~bits
         if self._is_open:
             return
-        if self._matcher.is_accepting:
+        with _within_limits():
+            self._is_accepting = self._matcher.is_accepting
+        if self._is_accepting:
             self._mask[words] |= bits
         if self._reasoning is not None and not self._num_tokens:
             word, bit = divmod(self._reasoning.start, 32)
             self._mask[word] |= np.uint32(1 << bit)
 
     def _check_can_go_on(self) -> None:
+        if not self._num_tokens and self.is_complete:
+            raise ConstraintError(
+                "only an output without tokens satisfies the constraint, and none but a stop token can end it; leave "
+                "ignore_eos out"
+            )
         if not self._mask.any() and not self.is_complete:
             raise ConstraintError(
                 "the model has no token with which the output could go on and keep to its constraint; stop tokens "
@@ -142,6 +152,8 @@ def _within_limits() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise ConstraintError(f"the constraint on the output is too complex: {error}") from None
+    except Exception as error:  # of a library; whatever it is, it concerns one request
+        raise ConstraintError(f"the constraint on the output cannot be followed: {described(error)}") from error
 
 
 def _bits(token_ids: Sequence[int], num_words: int) -> tuple[np.ndarray, UInt32]:

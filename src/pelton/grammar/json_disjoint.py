@@ -7,6 +7,8 @@ from pelton.grammar.json_references import References
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 _MAX_ALTERNATIVES = 64
 _MAX_DEPTH = 8
+_MAX_COMPARED = 20_000
+"""Pairs of conjunctions that are compared for one schema; then nothing more is shown."""
 
 Conjunction = tuple[dict[str, Any], ...]
 """Schemas that hold at once, of which only the keywords of their own level are meant."""
@@ -53,6 +55,7 @@ class DisjointCheck:
 
     def __init__(self, references: References, *, old_draft: bool) -> None:
         self._references, self._old_draft = references, old_draft
+        self._num_compared = 0
 
     def are_disjoint(self, left: Any, right: Any, depth: int = 0) -> bool:
         """False if it cannot be shown. The schemas are well-formed, or else it is false."""
@@ -92,6 +95,9 @@ class DisjointCheck:
         return groups
 
     def _apart(self, left: Conjunction, right: Conjunction, depth: int) -> bool:
+        self._num_compared += 1
+        if self._num_compared > _MAX_COMPARED:
+            return False
         left, right = self._visible(left), self._visible(right)
         common = _types(left) & _types(right)
         if not common:

@@ -43,7 +43,10 @@ def reduced_schema(schema: Schema, field: str, *, closed: bool = False) -> Schem
     Raises UnsupportedGrammarError.
     """
     check_depth(schema, field)
-    schema = json.loads(json.dumps(schema))  # every part its own object
+    try:
+        schema = json.loads(json.dumps(schema, allow_nan=False))  # every part its own object
+    except ValueError:  # 1e999 is read as infinity
+        raise UnsupportedGrammarError(f"{field}: the schema has a number that is too large; leave it out") from None
     return _Reducer(schema if isinstance(schema, dict) else {}, field, closed).run(schema)
 
 
@@ -70,13 +73,13 @@ class _Reducer(TypeReader):
         while self._pending:
             name, node, path, combined = self._pending.pop()
             definitions[name] = self.schema(node, path, combined)
-        if not can_end(top, definitions):
-            raise UnsupportedGrammarError(f"{self.field}: no finite output satisfies the schema")
         num_levels = longest_path(top, definitions)
         if num_levels > MAX_LEVELS:
             raise UnsupportedGrammarError(
                 f"{self.field}: the schema's $ref lead {num_levels} levels deep, and {MAX_LEVELS} is the most"
             )
+        if not can_end(top, definitions):
+            raise UnsupportedGrammarError(f"{self.field}: no finite output satisfies the schema")
         if isinstance(top, bool) or not definitions:
             return top
         return {**top, "$defs": definitions}

@@ -1,11 +1,13 @@
 """The subschemas of one JSON schema, and where its `$ref` lead. Nothing outside the schema is ever looked at."""
 
+import re
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
 
+_INDEX = re.compile("[0-9]{1,9}")
 MAX_DEPTH = 64
 """Levels of dicts and lists in a schema."""
 MAX_NODES = 100_000
@@ -78,7 +80,10 @@ class References:
             return base
         name = node.get("$id", node.get("id") if self._old_draft else None)
         if isinstance(name, str):
-            address, fragment = urldefrag(urljoin(base, name))
+            try:
+                address, fragment = urldefrag(urljoin(base, name))
+            except ValueError:
+                raise UnsupportedGrammarError(f"{self._field}: $id is {shown(name)}, which is no address") from None
             if fragment and self._old_draft:
                 self._anchors[address or base, fragment] = node
             if address and not (fragment and name.startswith("#")):
@@ -115,7 +120,9 @@ class References:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(node, dict):
                 node = node.get(name)
-            elif isinstance(node, list) and name.isascii() and name.isdigit() and int(name) < len(node):
+            elif (
+                isinstance(node, list) and name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(node)
+            ):
                 node = node[int(name)]
             else:
                 return None

@@ -16,7 +16,7 @@ MAX_LEVELS = 1_000
 
 ReduceSchema = Callable[[Any], dict[str, Any]]
 
-_GBNF_RULE = re.compile(r"^\s*[A-Za-z_][\w.-]*\s*::=", re.MULTILINE)
+_GBNF_RULE = re.compile(r"^[^\S\n]*[A-Za-z_][\w.-]*\s*::=", re.MULTILINE)
 _START_RULE = re.compile(r"^[ \t]*[?!]*start\b[^:\n]*:", re.MULTILINE)
 _TOKEN = re.compile(
     r"""
@@ -24,11 +24,22 @@ _TOKEN = re.compile(
     | (?P<text> "(?:[^"\\\n]|\\.)*"i? )
     | (?P<regex> /(?:[^/\\\n]|\\.)+/[imslux]* )
     | (?P<directive> %[A-Za-z_]+ )
-    | (?P<attributes> \[ [^\]\n"]* \b(?:temperature|max_tokens)\s*= )
+    | (?P<attributes> \[ [^\[\]\n"]* \b(?:temperature|max_tokens)\s*= )
     | (?P<other> . )
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_SPACE = re.compile(r"\s*")
+_REST_IS_SPACE = re.compile(r"[^\S\n]*(?:\n|\Z)")
+
+
+def _refuse_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_number)
 
 
 def lark_grammar(text: str, reduce_schema: ReduceSchema) -> str:
@@ -80,6 +91,8 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
     while position < len(text):
         token = _TOKEN.match(text, position)
         assert token is not None
+        if token.lastgroup == "other" and token[0] in '"/':
+            raise UnsupportedGrammarError(f"grammar: the {token[0]} at character {position} has no end on its line")
         yield token
         position = token.end()
         if token[0] in ("%json", "%llguidance"):
@@ -91,7 +104,7 @@ def _with_reduced_schemas(text: str, reduce_schema: ReduceSchema) -> str:
     for token in _tokens(text):
         if token.lastgroup == "attributes":
             _refuse(token[0], "an attribute for sampling")
-        if token[0] == "%ignore" and not text[token.end() :].split("\n", 1)[0].strip():
+        if token[0] == "%ignore" and _REST_IS_SPACE.match(text, token.end()):
             _refuse(token[0], "a directive about nothing")
         if token[0] == "%json":
             schema, _ = _json_at(text, token.end())
@@ -110,8 +123,9 @@ def _refuse(what: str, kind: str) -> NoReturn:
 
 
 def _json_at(text: str, position: int) -> tuple[Any, int]:
-    start = position + len(text[position:]) - len(text[position:].lstrip())
+    space = _SPACE.match(text, position)
+    assert space is not None
     try:
-        return json.JSONDecoder().raw_decode(text, start)
+        return _DECODER.raw_decode(text, space.end())
     except (ValueError, RecursionError) as error:
         raise UnsupportedGrammarError(f"grammar: there is no JSON where it must be: {message_of(error)}") from None

@@ -2,9 +2,10 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
+from logging import getLogger
 from threading import Lock
 
 import msgspec
@@ -12,9 +13,10 @@ import numpy as np
 
 from pelton.config import StructuredOutputsConfig
 from pelton.core.messages import EngineCoreRequest
-from pelton.core.request import ConstraintError, Request
+from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, Request
 from pelton.error_text import described
-from pelton.grammar.backend import CompiledGrammar, GrammarBackend, GrammarVocabulary
+from pelton.grammar.advance import ParallelAdvance
+from pelton.grammar.backend import CompiledGrammar, GrammarBackend, GrammarVocabulary, UnsupportedGrammarError
 from pelton.grammar.compile_pool import CompilePool, Task
 from pelton.grammar.constraint import GrammarConstraint
 from pelton.grammar.registry import load_backend
@@ -22,8 +24,10 @@ from pelton.ops import mask_words
 from pelton.ops.arrays import UInt32
 from pelton.structured_outputs_params import StructuredOutputsParams
 
+logger = getLogger(__name__)
+
 _NUM_THREADS = 2
-_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,18 @@ class StructuredOutputManager:
         load_vocabulary: Callable[[], GrammarVocabulary],
         *,
         can_force: bool = True,
+        num_threads: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`can_force`: whether tokens that constraints leave no choice about need not be sampled."""
+        """`can_force`: whether tokens that constraints leave no choice about need not be sampled. `num_threads` fill
+        masks."""
         self._config = config
         self._vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._can_force = can_force
         self._clock = clock
+        self.advance = ParallelAdvance(num_threads)
+        """Takes the new tokens of outputs that have constraints."""
         self._pool: CompilePool[_Compiled] = CompilePool(_NUM_THREADS)
         self._backends: dict[str, GrammarBackend] = {}
         self._backends_lock = Lock()
@@ -102,16 +110,44 @@ class StructuredOutputManager:
                 ended += self._expire(key, compilation)
         return ended
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether something is compiled, or waits for that, perhaps for nobody."""
+        return bool(self._compilations)
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        """Requests that wait for their constraints no longer."""
+        abandoned: list[tuple[bytes, _Compilation]] = []
+        for key, compilation in self._compilations.items():
+            num_waiting = len(compilation.waiting)
+            for request_id in request_ids:
+                compilation.waiting.pop(request_id, None)
+            if num_waiting and not compilation.waiting:
+                abandoned.append((key, compilation))
+        for key, compilation in reversed(abandoned):  # those that have not begun first, lest they do now
+            self._give_up(key, compilation)
+
     def wait(self, timeout: float) -> None:
         """Until something is compiled, for so many seconds at most."""
         self._pool.wait(timeout)
+
+    def shutdown(self) -> None:
+        """What has not begun is not compiled any more."""
+        self.forget([request_id for one in self._compilations.values() for request_id in one.waiting])
+        self._cache.clear()
+
+    def _give_up(self, key: bytes, compilation: _Compilation) -> None:
+        if not self._pool.give_up(compilation.task):
+            del self._compilations[key]
 
     def _finish(self, key: bytes, compilation: _Compilation) -> list[tuple[Request, str]]:
         requests = [request for request, _ in compilation.waiting.values()]
         task = compilation.task
         if task.error is not None:
-            message = str(task.error) if isinstance(task.error, ValueError) else described(task.error)
-            return [(request, f"structured_outputs: {message}") for request in requests]
+            if isinstance(task.error, UnsupportedGrammarError):
+                return [(request, f"{CONSTRAINT_FAILED}{task.error}") for request in requests]
+            logger.error("a constraint could not be compiled", exc_info=task.error)
+            return [(request, f"the constraint could not be compiled: {described(task.error)}") for request in requests]
         assert task.result is not None
         self._cache[key] = task.result
         if len(self._cache) > self._config.cache_size:
@@ -123,10 +159,10 @@ class StructuredOutputManager:
         expired = [request for request, deadline in compilation.waiting.values() if deadline < now]
         for request in expired:
             del compilation.waiting[request.id]
-        if expired and not compilation.waiting and not self._pool.give_up(compilation.task):
-            del self._compilations[key]
+        if expired and not compilation.waiting:
+            self._give_up(key, compilation)
         message = (
-            f"structured_outputs: it was not compiled within {self._config.max_compile_seconds:g} seconds; simplify "
+            f"{CONSTRAINT_FAILED}it was not compiled within {self._config.max_compile_seconds:g} seconds; simplify "
             "it, or start the engine with a larger max_compile_seconds in structured_outputs_config"
         )
         return [(request, message) for request in expired]
@@ -151,13 +187,17 @@ class StructuredOutputManager:
         try:
             self._constrain(request, compiled)
         except ConstraintError as error:
-            return str(error)
+            return f"{CONSTRAINT_FAILED}{error}"
         return ""
 
     def _constrain(self, request: Request, compiled: _Compiled) -> None:
         message = request.message
+        try:
+            matcher = compiled.grammar.new_matcher()
+        except Exception as error:  # of a library
+            raise ConstraintError(f"the constraint cannot be followed: {described(error)}") from error
         request.constraint = GrammarConstraint(
-            compiled.grammar.new_matcher(),
+            matcher,
             compiled.first_mask,
             request.eos_token_ids | request.stop_token_ids,
             reasoning=message.reasoning,

@@ -38,7 +38,7 @@ from pelton.server.responses import (
 from pelton.server.sampling import chat_params
 from pelton.server.streaming import ChunkEncoder, EventStream, UsageCounter, collect, encode_event, start_requests
 from pelton.server.structured_outputs import named_in_refusals
-from pelton.server.tool_use import AnswerReading, answer_readers, tools_for_template
+from pelton.server.tool_use import AnswerReading, answer_readers
 from pelton.tokenizer import Tokenizer
 
 
@@ -79,15 +79,22 @@ class ChatHandler:
             request,
             request.messages,
             add_special_tokens=bool(request.add_special_tokens),
-            tools=tools_for_template(request),
+            tools=request.tools_for_template,
         )
         continued = request.messages[-1].text if request.continue_final_message else None
         reading = AnswerReading.of(request, self._readers, prompt["prompt"], continued)
-        params = chat_params(request, self._llm.generation_defaults, reading)
+        if continued is not None and request.constraint is not None and reading.reasoning is not None:
+            raise ValueError(
+                f"continue_final_message is true, and {request.constraint.path} holds for what follows the reasoning, "
+                "which the message may have begun; leave one of them out"
+            )
+        params = chat_params(request, self._llm.generation_defaults)
+        if reading.needs_special_tokens:
+            params.skip_special_tokens = False
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
         response_id = f"chatcmpl-{request_id or request.request_id or uuid4().hex}"
-        with named_in_refusals(request.constraint or reading.constraint):
+        with named_in_refusals(request.constraint):
             streams = await start_requests(
                 self._llm,
                 [prompt],
@@ -171,13 +178,12 @@ class _Answer:
         return ResponseMessage(
             role=self.role,
             content=content if content or not calls else None,
-            reasoning=parsed.reasoning or None if self.has_reasoning else None,
+            reasoning=(parsed.reasoning or None) if self.wants_reasoning else None,
             tool_calls=calls or None,
         )
 
     @property
-    def has_reasoning(self) -> bool:
-        """Whether the model's reasoning is wanted."""
+    def wants_reasoning(self) -> bool:
         return self.request.include_reasoning is not False
 
     def logprobs(self, choice: CompletionOutput) -> ChatLogprobs | None:
@@ -289,7 +295,7 @@ class _ChatChunks(ChunkEncoder):
         if content := "".join([part.text for part in parts if isinstance(part, ContentPart)]):
             delta.content = content
         reasoning = "".join([part.text for part in parts if isinstance(part, ReasoningPart)])
-        if reasoning and self._answer.has_reasoning:
+        if reasoning and self._answer.wants_reasoning:
             delta.reasoning = reasoning
         if calls := _call_deltas(parts):
             delta.tool_calls = calls

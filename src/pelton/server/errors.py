@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pelton.core.outputs import CompletionOutput
-from pelton.engine.errors import CONSTRAINT_FAILED, SEND_AGAIN, EngineDeadError, QueueFullError
+from pelton.core.request import CONSTRAINT_FAILED
+from pelton.engine.errors import SEND_AGAIN, EngineDeadError, QueueFullError
 from pelton.error_text import one_line, shown
 from pelton.sampling_params import SamplingParams
 from pelton.server.not_supported import NOT_SUPPORTED

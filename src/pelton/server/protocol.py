@@ -210,6 +210,13 @@ class CompletionRequest(GenerationRequest):
     logprobs: Integer | None = Field(None, ge=-1)
     """Log probabilities of the sampled token and of so many most likely ones; with `echo`, of the prompt, too."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_tools(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("tools"):
+            raise ValueError("tools are for chat completions; leave them out, or send messages there")
+        return data
+
     @property
     def prompts(self) -> "list[str] | list[list[int]]":
         prompt: Any = self.prompt
@@ -278,6 +285,10 @@ class RequestMessage(BaseModel):
 
     def for_template(self) -> dict[str, Any]:
         message: dict[str, Any] = {name: value for name, value in self if value is not None}
+        if not self.tool_calls:
+            message.pop("tool_calls", None)  # templates look whether there are any by the name alone
+        if (reasoning := message.get("reasoning")) is not None:
+            message.setdefault("reasoning_content", reasoning)  # what templates call it
         if self.content is not None:
             message["content"] = self.text
         elif self.role == "assistant":
@@ -329,7 +340,20 @@ class ChatCompletionRequest(ToolFields, GenerationRequest, ConversationFields):
     """Those of so many most likely tokens, too; only with `logprobs`."""
 
     @model_validator(mode="after")
-    def _check_copies(self) -> "ChatCompletionRequest":
+    def _make_constraint_of_tools(self) -> "ChatCompletionRequest":
+        mode = self.choice_of_tools.mode
+        if mode != "none" and self.constraint is not None:
+            raise ValueError(
+                f"tool_choice is {mode!r}, but {self.constraint.path} leaves no room for a call; leave that out, or "
+                "set tool_choice to 'none'"
+            )
+        if mode != "none" and self.continue_final_message and self.messages[-1].tool_calls:
+            raise ValueError(
+                "continue_final_message is true, but the final message has tool_calls, which cannot be continued; "
+                "leave one of them out"
+            )
+        if (constraint := self.calls_constraint()) is not None:
+            self.constrain(constraint)
         self.check_copies(self.num_choices)
         return self
 
@@ -339,19 +363,8 @@ class ChatCompletionRequest(ToolFields, GenerationRequest, ConversationFields):
             raise ValueError(f"top_logprobs is {self.top_logprobs}, but logprobs is not true; set it as well")
         return self
 
-    @model_validator(mode="after")
-    def _check_tools_and_constraint(self) -> "ChatCompletionRequest":
-        mode = self.choice_of_tools.mode
-        if mode != "none" and self.constraint is not None:
-            field = self.constraint.paths[self.constraint.params.kind]
-            raise ValueError(
-                f"tool_choice is {mode!r}, but {field} leaves no room for a call; leave that out, or set "
-                "tool_choice to 'none'"
-            )
-        return self
 
-
-class TokenizeRequest(ConversationFields):
+class TokenizeRequest(ToolFields, ConversationFields):
     """A text, or a conversation, to be turned into tokens."""
 
     model: str | None = None

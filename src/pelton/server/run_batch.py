@@ -95,6 +95,8 @@ class BatchRunner:
         max_line_bytes: int,
         chat_template: str | None = None,
         trust_request_chat_template: bool = False,
+        tool_call_parser: str = "auto",
+        enable_auto_tool_choice: bool = True,
         on_answered: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`write` takes a line of the output. Lines of more than `max_line_bytes` are refused. `on_answered` is called
@@ -107,7 +109,12 @@ class BatchRunner:
         self._write = write
         self._on_answered = on_answered
         chat = ChatHandler(
-            llm, models, chat_template=chat_template, trust_request_chat_template=trust_request_chat_template
+            llm,
+            models,
+            chat_template=chat_template,
+            trust_request_chat_template=trust_request_chat_template,
+            tool_call_parser=tool_call_parser,
+            enable_auto_tool_choice=enable_auto_tool_choice,
         )
         self._endpoints: dict[str, tuple[type[CompletionRequest] | type[ChatCompletionRequest], Any]] = {
             "/v1/chat/completions": (ChatCompletionRequest, chat),
@@ -263,6 +270,8 @@ def run_batch(
                 max_in_engine=2 * num_ranks * args.scheduler.max_num_seqs,
                 chat_template=serve.chat_template,
                 trust_request_chat_template=serve.trust_request_chat_template,
+                tool_call_parser=serve.tool_call_parser,
+                enable_auto_tool_choice=serve.enable_auto_tool_choice,
                 on_answered=on_answered,
             )
             on_ready()

@@ -5,7 +5,6 @@ from typing import Any
 
 from pelton.sampling_params import SEED_LIMIT, RequestOutputKind, SamplingParams
 from pelton.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
-from pelton.server.tool_use import AnswerReading
 
 COMPLETION_MAX_TOKENS = 16
 """Of completions where neither the request nor the model says anything, as in OpenAI's interface."""
@@ -46,19 +45,9 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, float |
     return SamplingParams(**{"max_tokens": COMPLETION_MAX_TOKENS, **defaults, **given})
 
 
-def chat_params(
-    request: ChatCompletionRequest, defaults: Mapping[str, float | int], reading: AnswerReading | None = None
-) -> SamplingParams:
-    """`defaults`: what the model recommends. `reading`: of the answer, if that is more than text.
-
-    Raises ValueError that names the field.
-    """
+def chat_params(request: ChatCompletionRequest, defaults: Mapping[str, float | int]) -> SamplingParams:
+    """`defaults`: what the model recommends. Raises ValueError that names the field."""
     given = _given(request)
-    if reading is not None:
-        if reading.constraint is not None:
-            given["structured_outputs"] = reading.constraint.params
-        if reading.needs_special_tokens:
-            given["skip_special_tokens"] = False
     if request.max_completion_tokens is not None:
         given["max_tokens"] = request.max_completion_tokens
     if request.logprobs:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
+from pelton.core.request import CONSTRAINT_FAILED
 from pelton.error_text import shown
 from pelton.server.field_types import Flag, one_of
 from pelton.structured_outputs_params import (
@@ -162,6 +163,11 @@ class ConstraintFields(BaseModel):
         """What all these fields make; None if any output will do."""
         return self._constraint
 
+    def constrain(self, constraint: "Constraint") -> None:
+        """Set what fields of a subclass make; there must be no other."""
+        assert self._constraint is None
+        self._constraint = constraint
+
     def check_copies(self, num_choices: int) -> None:
         """Raise ValueError for a constraint that is too large for so many choices."""
         constraint = self._constraint
@@ -200,8 +206,6 @@ _OF_TYPE: dict[str, tuple[str, ...]] = {
 }
 """Entries of a response format that its types need; of the last one, either the first or the others."""
 
-_ENGINES_NAME = "structured_outputs: "
-"""What messages of the engine begin with if they are about the constraint."""
 _FIRST_WORD = re.compile(r"[a-z_]+(?![\w.])")
 
 
@@ -237,13 +241,13 @@ def named_in_refusals(constraint: Constraint | None) -> Iterator[None]:
         yield
     except ValueError as error:
         message = str(error)
-        if constraint is None or not message.startswith(_ENGINES_NAME):
+        if constraint is None or not message.startswith(CONSTRAINT_FAILED):
             raise
-        message = message.removeprefix(_ENGINES_NAME)
-        raise ValueError(_named(message, constraint.paths, constraint.params.kind)) from None
+        message = message.removeprefix(CONSTRAINT_FAILED)
+        raise ValueError(named(message, constraint.paths, constraint.params.kind)) from None
 
 
-def _named(message: str, paths: Mapping[str, str], kind: str) -> str:
+def named(message: str, paths: Mapping[str, str], kind: str) -> str:
     """A message about `StructuredOutputsParams`, which begins with a field of the request."""
     found = _FIRST_WORD.match(message)
     if found is not None and found.group() in paths:
@@ -324,7 +328,7 @@ def _made(given: _Given, options: Iterable[_Given]) -> Constraint:
     try:
         params = StructuredOutputsParams(**{field.name: field.value for field in fields})
     except ValueError as error:
-        raise ValueError(_named(str(error), paths, given.name)) from None
+        raise ValueError(named(str(error), paths, given.name)) from None
     return Constraint(params, paths)
 
 

@@ -31,7 +31,10 @@ class TokenHandler:
         self._models.check(request.model)
         if request.messages is not None:
             prompt = await self._renderer.render(
-                request, request.messages, add_special_tokens=bool(request.add_special_tokens)
+                request,
+                request.messages,
+                add_special_tokens=bool(request.add_special_tokens),
+                tools=request.tools_for_template,
             )
             token_ids = prompt["prompt_token_ids"]
         else:

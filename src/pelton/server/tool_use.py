@@ -1,8 +1,7 @@
 """What the tools of a chat request ask for, and how its answers are read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
@@ -22,7 +21,7 @@ from pelton.chat_parsing import (
 from pelton.chat_parsing.reasoning_parsers import ReasoningParser
 from pelton.engine.async_llm import AsyncLLM
 from pelton.server.field_types import Flag, one_of
-from pelton.server.structured_outputs import Constraint
+from pelton.server.structured_outputs import Constraint, named
 
 
 class ToolFields(BaseModel):
@@ -43,11 +42,22 @@ class ToolFields(BaseModel):
 
     @property
     def choice_of_tools(self) -> ToolChoice:
+        """`tool_choice`, as it was read."""
         return self._choice
 
     @property
-    def known_tools(self) -> list[Tool]:
-        return self._tools
+    def tools_for_template(self) -> list[dict[str, Any]] | None:
+        """None where there are none, or the model is not to know of them."""
+        return self.tools if self.tools and self._choice.mode != "none" else None
+
+    def calls_constraint(self) -> Constraint | None:
+        """What the answer must look like, if it must be a call. Raises ValueError that names the tools."""
+        paths = {"json": "tools"}
+        try:
+            params = call_constraint(self._tools, self._choice, parallel=self.parallel_tool_calls is not False)
+        except ValueError as error:
+            raise ValueError(named(str(error), paths, "json")) from None
+        return None if params is None else Constraint(params, paths)
 
     @model_validator(mode="after")
     def _read(self) -> "ToolFields":
@@ -62,7 +72,6 @@ class AnswerReading:
     """How the text of each choice of a request becomes a message."""
 
     choice: ToolChoice
-    tools: list[Tool]
     tool_parser: str | None
     """Of a model that is free to call or not."""
     is_parallel: bool
@@ -85,7 +94,6 @@ class AnswerReading:
             )
         return cls(
             choice,
-            request.known_tools,
             readers.tool_parser,
             request.parallel_tool_calls is not False,
             readers.reasoning(prompt, continued),
@@ -93,12 +101,6 @@ class AnswerReading:
 
     def __post_init__(self) -> None:
         self.new_parser()  # whether there can be one
-
-    @cached_property
-    def constraint(self) -> Constraint | None:
-        """What the answer must look like, if it must be a call."""
-        params = call_constraint(self.tools, self.choice, parallel=self.is_parallel)
-        return None if params is None else Constraint(params, {"json": "tools"})
 
     @property
     def needs_special_tokens(self) -> bool:
@@ -158,10 +160,3 @@ def answer_readers(
     if tool_call_parser == "auto":
         name = detect(llm.tokenizer.template_text(chat_template, has_tools=True) or "")
     return AnswerReaders(name, llm.args.structured_outputs.reasoning_parser, may_choose=may_choose)
-
-
-def tools_for_template(request: ToolFields) -> list[Mapping[str, Any]] | None:
-    """None where there are none, or the model is not to know of them."""
-    if not request.tools or request.choice_of_tools.mode == "none":
-        return None
-    return list(request.tools)

@@ -43,6 +43,11 @@ class ToolParser(ABC):
         self.num_calls = 0
         """Calls found, those that were dropped included."""
 
+    @property
+    def is_within_call(self) -> bool:
+        """Whether a call has been passed on in part."""
+        return False
+
     def feed(self, text: str) -> list[Part]:
         """Take new text; return what can be passed on now."""
         self._run(text)

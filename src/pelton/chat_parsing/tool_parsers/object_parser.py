@@ -22,6 +22,10 @@ class ObjectParser(ToolParser):
         self._streamed_index: int | None = None
         """Of the call whose arguments are passed on as they come."""
 
+    @property
+    def is_within_call(self) -> bool:
+        return self._streamed_index is not None
+
     @abstractmethod
     def _end_object(self) -> None:
         """Set the state for what comes after the object of a call, which has been read; `_end_call` where the call

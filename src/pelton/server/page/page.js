@@ -98,9 +98,13 @@ async function receive(response, signal, state, message) {
     if (!choice) continue;
     state.finishReason = choice.finish_reason ?? state.finishReason;
     const news = choice.delta ? choice.delta.content : choice.text;
-    if (!news) continue;
+    if (!news && !choice.delta?.reasoning) continue;
     state.last = performance.now();
     state.first ||= state.last;
+    if (!news) {
+      if (!state.text) message.setText("Thinking ...");
+      continue;
+    }
     state.text += news;
     if (drawing) continue;
     drawing = true;
