@@ -8,7 +8,13 @@ import pytest
 
 from tests.support.native import is_slow_machine
 
-FEWER_WHERE_SLOW = {"test_architectures.py", "test_bits.py", "test_quantized.py", "test_sliding_window.py"}
+FEWER_WHERE_SLOW = {
+    "test_architectures.py",
+    "test_bits.py",
+    "test_one_answer.py",
+    "test_quantized.py",
+    "test_sliding_window.py",
+}
 """Of each test in them, every second case is for slow runs there."""
 
 

@@ -80,7 +80,7 @@ def test_bad_completions(client, options, param):
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tool_choice"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"modalities": ["text", "audio"]}, "modalities"),
     ],

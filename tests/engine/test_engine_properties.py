@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pelton.core.request import RequestStatus
 from tests.support.fakes import BREAKING, FakeEngine, full_spec, sliding_spec
+from tests.support.native import is_slow_machine
 
 MODELS = {
     "full": [full_spec()],
@@ -196,7 +197,7 @@ def test_thousands_of_requests_in_a_small_pool(monkeypatch, model, num_steps_in_
         eos=[3, 5],
     )
     aborted = set()
-    for number in range(1500):
+    for number in range(600 if is_slow_machine() else 1500):
         shared = rng.randrange(20)
         prompt = [7] * shared + [rng.randrange(9) for _ in range(rng.randint(1, 9))]
         engine.add(str(number), prompt, rng.randint(1, 24), priority=rng.randrange(3))
