@@ -44,10 +44,6 @@ class ConstraintError(RuntimeError):
     """A constraint can be followed no further; the message is for the request's user."""
 
 
-Advanced = list[int] | ConstraintError
-"""What comes of taking an output's next tokens: those that must follow, or why it cannot go on."""
-
-
 class Request:
     """One request's tokens and counters.
 

@@ -10,7 +10,6 @@ from pelton.engine.vocabulary import TokenizerVocabulary
 from pelton.executor import make_executor
 from pelton.grammar import GrammarVocabulary, StructuredOutputManager
 from pelton.loader import Checkpoint, open_checkpoint
-from pelton.runner.cpu_count import available_cores
 from pelton.sampling.logits_processor import LogitsProcessor, load_logits_processors
 from pelton.tokenizer import Tokenizer, load_tokenizer
 
@@ -65,7 +64,6 @@ class ServedModel:
             self._load_vocabulary,
             # Processors of the user's own may rule out what a constraint leaves.
             can_force=not self._args.sampling.logits_processors,
-            num_threads=self._args.execution.num_threads or available_cores(),
         )
         try:
             return EngineCore(

@@ -15,7 +15,6 @@ from pelton.config import StructuredOutputsConfig
 from pelton.core.messages import EngineCoreRequest
 from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, Request
 from pelton.error_text import described
-from pelton.grammar.advance import ParallelAdvance
 from pelton.grammar.backend import CompiledGrammar, GrammarBackend, GrammarVocabulary, UnsupportedGrammarError
 from pelton.grammar.compile_pool import CompilePool, Task
 from pelton.grammar.constraint import GrammarConstraint
@@ -59,18 +58,14 @@ class StructuredOutputManager:
         load_vocabulary: Callable[[], GrammarVocabulary],
         *,
         can_force: bool = True,
-        num_threads: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`can_force`: whether tokens that constraints leave no choice about need not be sampled. `num_threads` fill
-        masks."""
+        """`can_force`: whether tokens that constraints leave no choice about need not be sampled."""
         self._config = config
         self._vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._can_force = can_force
         self._clock = clock
-        self.advance = ParallelAdvance(num_threads)
-        """Takes the new tokens of outputs that have constraints."""
         self._pool: CompilePool[_Compiled] = CompilePool(_NUM_THREADS)
         self._backends: dict[str, GrammarBackend] = {}
         self._backends_lock = Lock()

@@ -3,12 +3,12 @@
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pelton.config.scheduler import SchedulerConfig
 from pelton.core.messages import EngineCoreOutput, ModelRunnerOutput, NewRequest, SchedulerOutput
-from pelton.core.request import CONSTRAINT_FAILED, Advanced, ConstraintError, OutputConstraint, Request, RequestStatus
+from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, OutputConstraint, Request, RequestStatus
 from pelton.kv.coordinator import BlockIds, KVCacheCoordinator
 from pelton.sched.waiting_queue import WaitingQueue
 
@@ -40,14 +40,7 @@ class Scheduler:
     tokens not sampled yet count as *pending*. `update` takes the results, in the order of scheduling.
     """
 
-    def __init__(
-        self,
-        config: SchedulerConfig,
-        kv: KVCacheCoordinator,
-        advance: Callable[[Sequence[tuple[OutputConstraint, Sequence[int]]]], list[Advanced]] | None = None,
-    ) -> None:
-        """`advance` tells constraints of the new tokens of their outputs; without it, there are no constraints."""
-        self._advance = advance
+    def __init__(self, config: SchedulerConfig, kv: KVCacheCoordinator) -> None:
         self.config = config
         self.kv = kv
         self.requests: dict[str, Request] = {}
@@ -258,11 +251,10 @@ class Scheduler:
         if step.void:
             return outputs
         finished: list[Request] = []
-        advanced = self._advance_constraints(step, results)
         for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True):
             if not _counts(request, epoch):
                 continue
-            output = self._apply(request, sampled, results, advanced.get(request.id))
+            output = self._apply(request, sampled, results)
             if output is not None:
                 outputs.append(output)
             if request.status is not RequestStatus.RUNNING:
@@ -272,25 +264,8 @@ class Scheduler:
             self._release_finished(finished)
         return outputs
 
-    def _advance_constraints(self, step: _StepInFlight, results: ModelRunnerOutput) -> dict[str, Advanced]:
-        """By request: what its constraint makes of its new tokens. All at once, for each takes a while."""
-        concerned = [
-            (request, request.constraint, sampled)
-            for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True)
-            if request.constraint is not None and sampled and _counts(request, epoch)
-            if request.id not in results.errors
-        ]
-        if not concerned:
-            return {}
-        assert self._advance is not None
-        advanced = self._advance([(constraint, sampled) for _, constraint, sampled in concerned])
-        return {request.id: one for (request, _, _), one in zip(concerned, advanced, strict=True)}
-
-    def _apply(
-        self, request: Request, sampled: list[int], results: ModelRunnerOutput, advanced: Advanced | None
-    ) -> EngineCoreOutput | None:
-        """Give a running request what a step brought it; `advanced` is what its constraint says. Returns what its user
-        is to learn."""
+    def _apply(self, request: Request, sampled: list[int], results: ModelRunnerOutput) -> EngineCoreOutput | None:
+        """Give a running request what a step brought it. Returns what its user is to learn."""
         if (error := results.errors.get(request.id)) is not None:
             request.status = RequestStatus.FINISHED_ERROR
             if error.is_damage:
@@ -302,11 +277,12 @@ class Scheduler:
         elif not sampled:
             return None
         new_token_ids = sampled[: request.append_sampled(sampled)] if sampled else []
-        if advanced is not None and request.status is RequestStatus.RUNNING:
-            if isinstance(advanced, ConstraintError):
+        if request.constraint is not None and new_token_ids:
+            try:
+                new_token_ids += _follow_constraint(request, new_token_ids)
+            except ConstraintError as failure:
                 request.status = RequestStatus.FINISHED_ERROR
-                return error_output(request, f"{CONSTRAINT_FAILED}{advanced}")
-            new_token_ids += _follow_constraint(request, advanced)
+                return error_output(request, f"{CONSTRAINT_FAILED}{failure}")
         output = EngineCoreOutput(
             request.id,
             new_token_ids,
@@ -381,10 +357,12 @@ class Scheduler:
             self._dropped.append(request.id)
 
 
-def _follow_constraint(request: Request, forced_token_ids: list[int]) -> list[int]:
-    """Append what must follow, and end a request after which nothing may. Returns what was appended."""
+def _follow_constraint(request: Request, token_ids: list[int]) -> list[int]:
+    """Tell a request's constraint of its new tokens. Returns the tokens that come with them."""
     assert request.constraint is not None
-    forced = request.append_forced(forced_token_ids)
+    if request.status is not RequestStatus.RUNNING:
+        return []
+    forced = request.append_forced(request.constraint.advance(token_ids))
     if request.status is RequestStatus.RUNNING and request.constraint.is_complete:
         request.status, request.is_complete = RequestStatus.FINISHED_STOPPED, True
     return forced
