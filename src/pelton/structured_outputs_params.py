@@ -100,12 +100,13 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{name} must hold plain JSON data: {message_of(error)}") from None
         try:
-            msgspec.msgpack.encode(json.loads(text))
+            value = json.loads(text)  # a copy, with keys as they travel
+            msgspec.msgpack.encode(value)
         except (OverflowError, RecursionError) as error:
             what = "integers of at most 64 bits" if isinstance(error, OverflowError) else "data that is nested less"
             raise ValueError(f"{name} must hold {what}, which messages between processes can carry") from None
         _check_length(name, len(text))
-        setattr(self, name, json.loads(text))  # a copy, with keys as they travel
+        setattr(self, name, value)
 
     def _check_choice(self) -> None:
         if self.choice is None:

@@ -27,11 +27,16 @@ _NUMBER: dict[str, dict[str, str]] = {
 _NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "power"})
 
 
+def match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where that ends which matches at this place, perhaps nothing."""
+    match = pattern.match(text, at)
+    assert match is not None
+    return match.end()
+
+
 def skip_space(text: str, at: int) -> int:
     """Where the whitespace at this place ends."""
-    match = _SPACE.match(text, at)
-    assert match is not None  # it may be empty
-    return match.end()
+    return match_end(_SPACE, text, at)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pelton.chat_parsing.json_scanner import skip_space
+from pelton.chat_parsing.json_scanner import match_end, skip_space
 from pelton.checks import has_lone_surrogate
 
 MAX_DEPTH = 64
@@ -63,7 +63,7 @@ class PythonListScanner:
         return at + 1 if char in " ._" or char.isalnum() else self._refuse(at)
 
     def _code(self, text: str, at: int) -> int:
-        at = _end(_CODE, text, at)
+        at = match_end(_CODE, text, at)
         if at == len(text):
             return at
         char = text[at]
@@ -100,7 +100,7 @@ class PythonListScanner:
         return at
 
     def _string(self, text: str, at: int) -> int:
-        end = _end((_PLAIN_TRIPLE if self._is_triple else _PLAIN)[self._quote], text, at)
+        end = match_end((_PLAIN_TRIPLE if self._is_triple else _PLAIN)[self._quote], text, at)
         if end > at:
             self._num_quotes = 0
         if end == len(text):
@@ -123,13 +123,6 @@ class PythonListScanner:
     def _refuse(self, at: int) -> int:
         self.is_malformed = True
         return at
-
-
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Of what matches there, perhaps nothing."""
-    match = pattern.match(text, at)
-    assert match is not None
-    return match.end()
 
 
 @dataclass(frozen=True, slots=True)

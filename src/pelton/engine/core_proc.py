@@ -202,8 +202,8 @@ class EngineCoreProc:
         wave, is_running = (
             (self._lockstep.wave, self._lockstep.is_running) if self._lockstep is not None else (0, False)
         )
-        stats = self._core.stats
-        self._reporter.report(stats.num_waiting, stats.num_running, wave, is_running)
+        scheduler = self._core.scheduler
+        self._reporter.report(scheduler.num_waiting, len(scheduler.running), wave, is_running)
 
     def _call(self, call: UtilityCall) -> UtilityResult:
         function = self.UTILITIES.get(call.name)

@@ -111,7 +111,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         return EngineStats(
             num_running=len(self.scheduler.running),
-            num_waiting=len(self.scheduler.waiting) + len(self.scheduler.blocked),
+            num_waiting=self.scheduler.num_waiting,
             num_scheduled_tokens=self._num_scheduled_tokens,
             kv_cache_usage=self.kv.usage,
             num_preemptions=self.scheduler.num_preemptions,
@@ -170,7 +170,7 @@ class EngineCore:
             self._grammars.wait(_WAIT_SECONDS)
         for request, failure in self._grammars.poll():
             if self.scheduler.blocked.get(request.id) is not request:
-                continue  # it was aborted meanwhile
+                continue  # all were dropped meanwhile
             with self._changing():
                 if failure:
                     self.scheduler.finish_requests([request.id], RequestStatus.FINISHED_ERROR)

@@ -108,6 +108,11 @@ class Scheduler:
         return bool(self.requests)
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that are not running, blocked ones included."""
+        return len(self.waiting) + len(self.blocked)
+
+    @property
     def has_runnable_requests(self) -> bool:
         """Whether there are requests that nothing blocks."""
         return len(self.requests) > len(self.blocked)

@@ -4,6 +4,7 @@ import re
 
 from pelton.chat_parsing.call_ids import new_mistral_call_id
 from pelton.chat_parsing.call_reader import ArgumentsReader, CallReader
+from pelton.chat_parsing.json_scanner import match_end
 from pelton.chat_parsing.tool_parsers.json_list import ListParser
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]*")
@@ -35,14 +36,14 @@ class MistralParser(ListParser):
             return at
         if text[at] == "[":
             return self._begin_list(text, at)
-        if _end(_NAME, text, at) == at:
+        if match_end(_NAME, text, at) == at:
             self._refuse()
         else:
             self._state = self._in_name
         return at
 
     def _in_name(self, text: str, at: int) -> int:
-        end = _end(_NAME, text, at)
+        end = match_end(_NAME, text, at)
         if len(self._name) + end - at > _MAX_NAME:
             end = at + _MAX_NAME - len(self._name)
             self._held.append(text[at:end])
@@ -70,7 +71,7 @@ class MistralParser(ListParser):
         return at + 1
 
     def _in_id(self, text: str, at: int) -> int:
-        end = _end(_ID, text, at)
+        end = match_end(_ID, text, at)
         self._held.append(text[at:end])
         if end < len(text):
             self._expect(_ARGUMENTS, self._after_mark)
@@ -78,10 +79,3 @@ class MistralParser(ListParser):
 
     def _after_mark(self) -> None:
         self._state = self._before_object
-
-
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Of what matches there, perhaps nothing."""
-    match = pattern.match(text, at)
-    assert match is not None
-    return match.end()
