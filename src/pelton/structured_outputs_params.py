@@ -13,6 +13,8 @@ MAX_SOURCE_LENGTH = 1 << 20
 MAX_CHOICES_LENGTH = 1 << 16
 """Entries of `choice`."""
 BACKENDS = ("auto", "llguidance", "xgrammar")
+BACKEND_ALIASES = {"guidance": "llguidance"}
+"""vLLM's names."""
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -37,8 +39,8 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Free text with constrained parts between tags, as a dict or as text."""
     disable_any_whitespace: bool = False
     """JSON without any whitespace between its tokens."""
-    disable_additional_properties: bool = False
-    """Objects have only the properties that the schema names, unless it says otherwise."""
+    disable_additional_properties: bool | None = None
+    """Objects have only the properties that the schema names, unless it says otherwise. None: the engine's setting."""
     whitespace_pattern: str | None = None
     """A regular expression for the whitespace that JSON may have between its tokens; by default a few characters."""
     backend: str = "auto"
@@ -58,11 +60,11 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.json_object is not None:
             check_flag("json_object", self.json_object)
         check_flag("disable_any_whitespace", self.disable_any_whitespace)
-        check_flag("disable_additional_properties", self.disable_additional_properties)
+        if self.disable_additional_properties is not None:
+            check_flag("disable_additional_properties", self.disable_additional_properties)
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
             raise ValueError("disable_any_whitespace is True and whitespace_pattern is given; leave out one of them")
-        if self.backend == "guidance":  # vLLM's name for it
-            self.backend = "llguidance"
+        self.backend = BACKEND_ALIASES.get(self.backend, self.backend)
         if self.backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {shown(self.backend)}")
 

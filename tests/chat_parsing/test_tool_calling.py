@@ -129,7 +129,7 @@ def test_drafts():
     assert schema.json["$schema"] == seventh
     assert "$schema" not in schema.json["$defs"]["tool_0"]
     with pytest.raises(
-        ValueError, match=r"^the parameters of all tools must have the same \$schema, got 'http.*07.*' and 'http.*'$"
+        ValueError, match=r"^the schemas of tools.* must have the same \$schema, got 'http.*07.*' and 'http.*'$"
     ):
         call_constraint([old, Tool("new", parameters={"$schema": latest, **CITY})], REQUIRED)
 
@@ -142,10 +142,34 @@ def test_schemas_with_ids_inside_keep_their_references():
     assert not is_valid(schema, [("f", {"a": "x"})])
 
 
+def test_ids_that_cannot_be_told_apart():
+    def tool(name, inner, **top):
+        parameters = {"type": "object", "properties": {"a": {"$ref": "http://x/in"}}, "$defs": {"d": inner}, **top}
+        return Tool(name, parameters=parameters)
+
+    first = tool("f", {"$id": "http://x/in", "type": "integer"})
+    second = tool("g", {"$id": "http://x/in", "type": "string"})
+    with pytest.raises(ValueError, match="have the id 'http://x/in'; leave it out"):
+        call_constraint([first, second], REQUIRED)
+    assert is_valid(schema_of([first], REQUIRED), [("f", {"a": 1})])
+    anchor = Tool("h", parameters={"properties": {"next": {"$id": "#node", "properties": {"a": {"$ref": "#"}}}}})
+    with pytest.raises(ValueError, match="have the id '#node'"):
+        call_constraint([anchor], REQUIRED)
+
+
+def test_ids_of_draft_4():
+    draft = "http://json-schema.org/draft-04/schema#"
+    tree = {"$schema": draft, "id": "http://x/tree", "properties": {"a": {"$ref": "http://x/tree"}}}
+    schema = call_constraint([Tool("f", parameters={**tree, "type": "object"})], REQUIRED).json
+    validator = jsonschema.Draft4Validator(schema)
+    assert validator.is_valid([{"name": "f", "parameters": {"a": {"a": {}}}}])
+    assert not validator.is_valid([{"name": "f", "parameters": {"a": {"a": 5}}}])
+
+
 def test_parsers():
     assert make_tool_parser(ToolChoice("none"), "hermes") is None
     assert isinstance(make_tool_parser(ToolChoice("auto"), "qwen3"), HermesParser)
-    with pytest.raises(ValueError, match=r"^tool_choice is 'auto', but how the model writes calls is not known; "):
+    with pytest.raises(ValueError, match=r"^tool_choice is 'auto', but how the model writes calls is not known, "):
         make_tool_parser(ToolChoice("auto"), None)
     for mode in ("auto", "required"):
         with pytest.raises(ValueError, match=r"^tool_call_parser must be one of "):

@@ -264,3 +264,51 @@ def test_refusals_beside_streams_that_go_on(server, client):
                 assert check_error(answer, 400)["param"] == "guided_json"
         assert set(texts) == {expected.choices[0].text}
     assert "Traceback" not in server.log, server.log
+
+
+ENDLESS = {"type": "string", "allOf": [{"type": "string", "pattern": f"a.*{number}.*b"} for number in range(32)]}
+"""Whether anything meets it, nobody finds out in time."""
+
+
+def test_a_constraint_that_nobody_can_check(server, client):
+    """It keeps a process of its own busy for some seconds, and others wait for none of that."""
+    expected = client.completions.create(**PROMPT).choices[0].text
+    pictured = {**PROMPT, "max_tokens": 8, "extra_body": {"guided_regex": "[a-z ]{2000}"}}
+    constrained = client.completions.create(**pictured).choices[0].text
+
+    def refused(number: int) -> str:
+        schema = {**ENDLESS, "title": f"{number}"}  # none is known from the one before
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.completions.create(**PROMPT, extra_body={"guided_json": schema})
+        assert_error(raised.value, 400, "guided_json", "takes more than 3 seconds of processor time")
+        return str(raised.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        hostile = [threads.submit(refused, number) for number in range(3)]
+        answers = 0
+        while not all(future.done() for future in hostile):
+            assert client.completions.create(**PROMPT).choices[0].text == expected
+            assert client.completions.create(**pictured).choices[0].text == constrained  # its check is known
+            answers += 1
+        assert answers > 1
+        for future in hostile:
+            future.result()
+
+
+def test_one_output_after_the_other_of_a_constraint_with_many_states(client):
+    """What all have found out fills what they share; each goes on."""
+    body = {"guided_regex": ".*a.{30}"}
+    options = {**PROMPT, "max_tokens": 6, "extra_body": body}
+    expected = client.completions.create(**options).choices[0].text
+    for seed in range(3):
+        wild = {**PROMPT, "temperature": 2.0, "max_tokens": 60, "seed": seed, "n": 16, "extra_body": body}
+        assert len(client.completions.create(**wild).choices) == 16
+    assert client.completions.create(**options).choices[0].text == expected
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_more_tokens_than_the_constraint_has(client, ignore_eos):
+    body = {"guided_choice": ["yes", "no"], "min_tokens": 20, "ignore_eos": ignore_eos}
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(**PROMPT, extra_body=body)
+    assert_error(raised.value, 400, "structured_outputs", "and min_tokens is 20; lower min_tokens")

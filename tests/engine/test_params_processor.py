@@ -35,10 +35,16 @@ def make_processor(tokenizer: Tokenizer, **changes: Any) -> ParamsProcessor:
 @pytest.mark.parametrize(
     ("settings", "given", "expected"),
     [
-        ({}, {}, {}),
+        ({}, {}, {"disable_additional_properties": True}),
+        ({}, {"disable_additional_properties": False}, {"disable_additional_properties": False}),
         ({"disable_any_whitespace": True}, {}, {"disable_any_whitespace": True}),
         ({"disable_any_whitespace": True}, {"whitespace_pattern": " ?"}, {"whitespace_pattern": " ?"}),
-        ({"disable_additional_properties": True}, {}, {"disable_additional_properties": True}),
+        ({"disable_additional_properties": False}, {}, {"disable_additional_properties": False}),
+        (
+            {"disable_additional_properties": False},
+            {"disable_additional_properties": True},
+            {"disable_additional_properties": True},
+        ),
         ({}, {"disable_any_whitespace": True}, {"disable_any_whitespace": True}),
     ],
 )
@@ -46,7 +52,7 @@ def test_the_engines_settings_of_structured_output(tokenizer, settings, given, e
     params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "object"}, **given))
     processed, _ = make_processor(tokenizer, structured_outputs=settings).process(params)
     assert processed.structured_outputs == StructuredOutputsParams(
-        json={"type": "object"}, backend="llguidance", **expected
+        json={"type": "object"}, backend="llguidance", **{"disable_additional_properties": True} | expected
     )
     assert params.structured_outputs.backend == "auto"  # the caller's own is left alone
 

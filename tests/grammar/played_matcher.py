@@ -13,14 +13,14 @@ NUM_WORDS = 3
 class PlayedMatcher(GrammarMatcher):
     """Allows the sequences that it is given. It notes what it is asked."""
 
-    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+    def __init__(self, sequences: Iterable[Sequence[int]], fails_at: int | None = None) -> None:
+        """`fails_at`: number of tokens after which it exceeds its limits."""
         self.sequences = {tuple(sequence) for sequence in sequences}
         self.taken: tuple[int, ...] = ()
-        self.fails_at: int | None = None
-        """Number of tokens after which it exceeds its limits."""
+        self._fails_at = fails_at
 
     def fill_bitmask(self, row) -> None:
-        if len(self.taken) == self.fails_at:
+        if len(self.taken) == self._fails_at:
             raise RuntimeError("too many states")
         row.fill(0)
         for token_id in self._next():
@@ -46,11 +46,19 @@ class PlayedMatcher(GrammarMatcher):
 
 
 class PlayedGrammar(CompiledGrammar):
-    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+    def __init__(self, sequences: Iterable[Sequence[int]], fails_at: int | None = None) -> None:
         self.sequences = [tuple(sequence) for sequence in sequences]
+        self.num_matchers = 0
+        """That were made."""
+        self._fails_at = fails_at
+
+    @property
+    def num_bytes(self) -> int:
+        return 1
 
     def new_matcher(self) -> PlayedMatcher:
-        return PlayedMatcher(self.sequences)
+        self.num_matchers += 1
+        return PlayedMatcher(self.sequences, self._fails_at)
 
 
 def mask_of(token_ids: Iterable[int]) -> np.ndarray:

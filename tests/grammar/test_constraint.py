@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pelton.core.messages import ReasoningTokens
 from pelton.core.request import ConstraintError
-from pelton.grammar.constraint import GrammarConstraint
-from tests.grammar.played_matcher import NUM_WORDS, PlayedMatcher, mask_of, tokens_of
+from pelton.grammar.constraint import CompiledConstraint, GrammarConstraint
+from tests.grammar.played_matcher import NUM_WORDS, PlayedGrammar, PlayedMatcher, tokens_of
 
 STOP, OTHER_STOP = 69, 1
 START, END = 60, 61
@@ -16,11 +16,8 @@ ALL = set(range(32 * NUM_WORDS))
 
 
 def constraint(sequences, stops=(STOP,), *, reasoning=None, can_force=True, fails_at=None):
-    matcher = PlayedMatcher(sequences)
-    first = np.zeros(NUM_WORDS, np.uint32)
-    matcher.fill_bitmask(first)
-    matcher.fails_at = fails_at
-    return GrammarConstraint(matcher, first, stops, reasoning=reasoning, can_force=can_force)
+    compiled = CompiledConstraint.of(PlayedGrammar(sequences, fails_at), NUM_WORDS)
+    return GrammarConstraint(compiled, stops, reasoning=reasoning, can_force=can_force)
 
 
 def allowed(made):
@@ -181,8 +178,22 @@ def constraint_after(sequences, path):
 
 
 def test_masks_are_not_shared():
-    first = mask_of([5, 7])
-    one = GrammarConstraint(PlayedMatcher([[5, 6], [7]]), first, [STOP])
-    other = GrammarConstraint(PlayedMatcher([[5, 6], [7]]), first, [STOP])
+    compiled = CompiledConstraint.of(PlayedGrammar([[5, 6], [7]]), NUM_WORDS)
+    one, other = GrammarConstraint(compiled, [STOP]), GrammarConstraint(compiled, [STOP])
     one.advance([7])
-    assert allowed(other) == {5, 7} == tokens_of(first)
+    assert allowed(other) == {5, 7} == tokens_of(compiled.first_mask)
+
+
+def test_whoever_waits_holds_no_matcher():
+    """There may be thousands that wait, and a matcher may have megabytes."""
+    grammar = PlayedGrammar([[5, 6, 4], [7]])
+    compiled = CompiledConstraint.of(grammar, NUM_WORDS)
+    waiting = [
+        GrammarConstraint(compiled, [STOP], reasoning=ReasoningTokens(START, END, is_open=True)) for _ in range(10)
+    ]
+    for made in waiting:
+        made.advance([33, END])
+        assert allowed(made) == {5, 7}
+    assert grammar.num_matchers == 1
+    assert waiting[0].advance([5]) == [6, 4, STOP]
+    assert grammar.num_matchers == 2

@@ -142,6 +142,7 @@ class Anything(GrammarBackend, CompiledGrammar, GrammarMatcher):
 
     name = "llguidance"
     is_accepting = True
+    num_bytes = 0
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self._num_words = (vocabulary.vocab_size + 31) // 32

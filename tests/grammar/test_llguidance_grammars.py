@@ -57,7 +57,7 @@ def test_regexes(pattern, good, bad):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("a(?=b)", "look-around at character 3"),
+        ("a(?=b)", "look-around at character 1"),
         ("(?<!a)b", "look-around"),
         (r"(a)\1", "a back-reference"),
         (r"\k<a>", "a back-reference"),
@@ -74,7 +74,7 @@ def test_regexes(pattern, good, bad):
         ("a$b", "an anchor that is not at an end"),
         ("(^a)*", "an anchor"),
         ("a)", r"an unmatched \)"),
-        ("[a", "the end of the text within a class"),
+        ("[a", r"no closing \] for the \["),
         ("[]", r"a \] at the beginning of a class"),
         ("[[:alpha:]]", "a class with a POSIX name"),
         ("[a&&b]", "the operator &&"),
@@ -84,7 +84,7 @@ def test_regexes(pattern, good, bad):
         (r"\x4", "an incomplete escape"),
         (r"\ud800", "an escape that is no character"),
         (r"\p{Greek}", "the property 'Greek'"),
-        ("a\\", "the end of the text within an escape"),
+        ("a\\", r"a \\ with nothing behind it"),
         ("(" * 60 + "a" + ")" * 60, "a group within more than"),
     ],
 )
@@ -103,7 +103,12 @@ def test_lark_that_is_refused():
     _refused("uniqueItems at /uniqueItems", grammar='start: %json {"uniqueItems": true}')
     _refused("there is no JSON where it must be", grammar='start: %json {"type": }')
     _refused("an option that is not supported", grammar='%llguidance {"allow_invalid_utf8": true}\nstart: "a"')
-    _refused("an attribute for sampling", grammar='start: x\nx[temperature=0.5]: "a"')
+    _refused("'temperature' is an attribute", grammar='start: x\nx[temperature=0.5]: "a"')
+    _refused("'suffix' is an attribute", grammar='start: x\nx[suffix="y", max_tokens=3]: /[a-z]{30}/')
+    _refused("'capture' is an attribute", grammar='start: x\nx[lazy, capture="y"]: "a"')
+    for token in ("<[5]>", "<[^5]>", "<[*]>", "<s>", "<|im_end|>"):
+        _refused("is a special token", grammar=f"start: {token}")
+    _check(["<s>"], [], grammar='start: "<s>"')
     _refused("no rule start", grammar='begin: "a"')
     _refused("llguidance cannot keep it", grammar="start: x")
 
@@ -212,7 +217,8 @@ def test_structural_tags_of_the_newer_form():
     _check(["<a>any <b> text</a>"], ["<a>x</a>y</a>", "<a>"], **_format(**(_TAG | {"content": {"type": "any_text"}})))
     tags = {"type": "triggered_tags", "triggers": ["<a"], "tags": [_TAG]}
     _check(["x<a>1</a>y", "", "x"], ["<a"], **_format(**tags))
-    _check(["x<a>1</a>y<a>2</a>"], ["", "x"], **_format(**tags, at_least_one=True))
+    _check(["<a>1</a>y<a>2</a>", "<a>1</a>"], ["", "x", "x<a>1</a>"], **_format(**tags, at_least_one=True))
+    _check(["<a>1</a>"], ["", "x", "<a>1</a>y"], **_format(**tags, at_least_one=True, stop_after_first=True))
     _check(["x<a>1</a>", "x"], ["<a>1</a>y"], **_format(**tags, stop_after_first=True))
     separated = {"type": "tags_with_separator", "separator": ";", "tags": [_TAG]}
     _check(["", "<a>1</a>", "<a>1</a>;<a>2</a>"], ["<a>1</a>;", ";"], **_format(**separated))

@@ -13,8 +13,9 @@ from pelton.grammar.json_keywords import reduced_schema
 from pelton.grammar.json_numbers import number_keywords
 from pelton.grammar.llguidance_backend import LLGuidanceBackend
 from pelton.structured_outputs_params import StructuredOutputsParams
+from tests.grammar.installed_backends import INSTALLED, compiled
 from tests.grammar.random_generation import accepts
-from tests.grammar.small_vocabularies import BYTES
+from tests.grammar.small_vocabularies import BYTES, PIECES
 
 BACKEND = LLGuidanceBackend(BYTES)
 _TAGGED = [
@@ -219,7 +220,7 @@ def test_keeps(schema, good, bad):
         ({"pattern": "\\bfoo"}, r"assertion \\b"),
         ({"pattern": "a^b"}, "an anchor"),
         ({"pattern": "^[\\x00-\\x07]$"}, "matches only control characters"),
-        ({"pattern": "("}, "a missing \\)"),
+        ({"pattern": "("}, r"no closing \) for the \( at character 0"),
         ({"patternProperties": {"[": True}}, r"pattern at /patternProperties/\["),
         ({"patternProperties": {"^a": {"type": "null"}, "b$": {"type": "null"}}, "type": "object"}, "not disjoint"),
         ({"format": "regex"}, "format at /format is 'regex', which cannot be kept"),
@@ -319,9 +320,15 @@ def test_additional_properties_can_be_disabled():
     ],
 )
 def test_what_others_may_add_to_is_not_closed(schema):
-    params = StructuredOutputsParams(json={"type": "object", **schema}, disable_additional_properties=True)
-    with pytest.raises(UnsupportedGrammarError, match="disable_additional_properties cannot close the object at"):
-        BACKEND.check(params)
+    assert _accepts({"type": "object", **schema}, '{"a":1,"b":2,"c":3}', disable_additional_properties=True)
+
+
+def test_what_is_required_stays_allowed():
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a", "b"]}
+    for backend in INSTALLED:
+        grammar = compiled(backend, StructuredOutputsParams(json=schema, disable_additional_properties=True))
+        assert accepts(grammar, PIECES, PIECES.encode('{"a":null,"b":1}'))
+        assert not accepts(grammar, PIECES, PIECES.encode('{"a":null,"b":1,"c":1}'))
 
 
 _EXAMPLES = {
@@ -389,3 +396,17 @@ def test_reduced_bounds_are_within_the_bounds(bounds, integer):
         assert distance > 0 or (distance == 0 and "exclusive" not in keyword)
         assert "e" not in repr(limit) or integer or abs(limit) < 1e-4
     assert low is None or high is None or low <= high
+
+
+def test_multiples_stay_where_doubles_are_exact():
+    assert _accepts({"multipleOf": 5.0}, "-9007199254740990")
+    assert not _accepts({"multipleOf": 5.0}, "9253661412542765")
+    assert not _accepts({"type": "integer", "multipleOf": 3, "minimum": 0}, "9007199254740993")
+
+
+def test_first_items_said_twice():
+    params = StructuredOutputsParams(json={"type": "array", "items": [{"type": "boolean"}], "prefixItems": [{}]})
+    with pytest.raises(
+        UnsupportedGrammarError, match=r"^json: the keyword prefixItems at /prefixItems stands beside a list"
+    ):
+        BACKEND.check(params)

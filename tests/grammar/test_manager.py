@@ -1,6 +1,7 @@
 """Requests get their constraints: compiled once, beside the steps, within limits."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +67,7 @@ class Manager:
 
     def _load(self):
         self.num_vocabularies += 1
-        return "vocabulary"
+        return SimpleNamespace(shortened_first_ids=[])
 
     def start(self, request_id, *choices, **params):
         request = request_of(request_id, *choices, **params)
@@ -254,3 +255,26 @@ def test_tokens_are_sampled_where_somebody_would_notice(manager, params):
     request, _ = manager.start("a", "5,6", **params)
     manager.poll(1)
     assert request.constraint.advance([5]) == []
+
+
+def test_a_worn_grammar_is_compiled_anew(monkeypatch):
+    manager = Manager(monkeypatch)
+    manager.start("first", "5,6")
+    manager.poll(1)
+    (compiled,) = manager.manager._cache.values()
+    monkeypatch.setattr(type(compiled.grammar), "is_worn", True)
+    _, is_ready = manager.start("second", "5,6")
+    assert not is_ready
+    manager.poll(1)
+    assert PlayedBackend.compiled == ["5,6", "5,6"]
+
+
+def test_memory_of_what_is_kept(monkeypatch):
+    """However few there are."""
+    monkeypatch.setattr("pelton.grammar.manager.MAX_CACHE_BYTES", 2)
+    manager = Manager(monkeypatch)
+    for number in range(4):
+        manager.start(str(number), f"{number + 1},60")
+        manager.poll(1)
+    assert [manager.start(f"again {number}", f"{number + 1},60")[1] for number in (2, 3)] == [True, True]
+    assert not manager.start("again", "1,60")[1]

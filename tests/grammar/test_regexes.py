@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import cache
 from itertools import product
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -15,6 +16,7 @@ import regex
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pelton.error_text import shown
 from pelton.grammar import registry
 from pelton.grammar.backend import CompiledGrammar, UnsupportedGrammarError
 from pelton.structured_outputs_params import StructuredOutputsParams
@@ -190,6 +192,96 @@ def test_what_is_no_pattern_is_refused(pattern):
     with pytest.raises(ValueError, match="regex") as refusal:
         registry.resolve(StructuredOutputsParams(regex=pattern))
     _check_message(refusal.value, "regex")
+
+
+MALFORMED = {
+    "(abc": "no closing ) for the ( at character 0; close it",
+    "x(a(b)": "no closing ) for the ( at character 1; close it",
+    "(?:": "no closing ) for the ( at character 0; close it",
+    "a(?": "no closing ) for the ( at character 1; close it",
+    "(?P<n": "no closing > for the < at character 3; close it",
+    "ab)c": r"an unmatched ) at character 2; leave it out, or write \) for the character",
+    "[a": "no closing ] for the [ at character 0; close it",
+    r"a[\]": "no closing ] for the [ at character 1; close it",
+    "a\\": r"a \ with nothing behind it at character 1; write \\ for the character",
+    "[a\\": r"a \ with nothing behind it at character 2; write \\ for the character",
+    "a{3,1}": "a repetition from 3 to 1 at character 1; write the smaller number first",
+    "a{,2}": r"a repetition that is not {n}, {n,} or {n,m} at character 1; write one of these, or \{ for the character",
+    "*a": r"a * that repeats nothing at character 0; put what it repeats before it, or write \* for the character",
+    "(a|+)": r"a + that repeats nothing at character 3; put what it repeats before it, or write \+ for the character",
+    "a|}": r"a bare } at character 2; write \} for the character",
+    "[z-a]": "a range whose ends are in the wrong order at character 1; swap them",
+    r"[ab\d-z]": r"a range whose ends are no single characters at character 3; write \- for the character -",
+    r"ab\x4": r"an incomplete escape at character 2; write \xHH, \uHHHH, \UHHHHHHHH or \u{H...}, in hexadecimal",
+    r"\x{12": "no closing } for the { at character 2; close it",
+    r"a\ud800b": "an escape that is no character at character 1; write one up to 10FFFF and not from D800 to DFFF",
+}
+"""What each of them has, where, and what to do about it."""
+
+_WITHOUT = "write the expression without it"
+_WHOLE = "leave it out, the whole output is matched anyway"
+REMEDIES = {
+    "a(?=b)": ("look-around at character 1", _WITHOUT),
+    "(?<!a)b": ("look-around at character 0", _WITHOUT),
+    r"(a)\1": ("a back-reference at character 3", _WITHOUT),
+    "(?P<a>b)(?P=a)": ("a back-reference at character 8", _WITHOUT),
+    r"a\b": (r"the assertion \b at character 1", _WITHOUT),
+    r"\Aa": (r"the assertion \A at character 0", _WHOLE),
+    r"a\Z": (r"the assertion \Z at character 1", _WHOLE),
+    "(?i)a": ("a group that begins with (?i at character 0", "write both cases, such as [Aa]"),
+    "a(?s:.)": ("a group that begins with (?s at character 1", r"write (?:.|\s) for any character"),
+    "a(?#b)": ("a group that begins with (?# at character 1", "leave it out"),
+    "a(?>b)": ("a group that begins with (?> at character 1", _WITHOUT),
+    "ab++": ("a possessive repetition at character 2", _WITHOUT),
+    "a{2}{3}": ("a repetition of a repetition at character 4", "put what it repeats into a group, (?:...)"),
+    "b(a$)c": (
+        "an anchor that is not at an end of the expression or of one of its alternatives at character 3",
+        _WITHOUT,
+    ),
+    "a^*": ("a repeated anchor at character 1", "leave the repetition out"),
+    "ab{100001}": (
+        "a repetition of more than 100000 times at character 2",
+        "write a smaller bound, or none, {n,}",
+    ),
+    "x[]a]": ("a ] at the beginning of a class at character 2", r"write \] for the character"),
+    "x[a[:digit:]]": ("a class with a POSIX name at character 3", "write its characters, such as A-Za-z"),
+    "[a-z&&b]": ("the operator && of a class at character 4", r"write \& for the character"),
+    r"a\q": (r"the escape \q at character 1", "write the characters that it stands for"),
+    r"a\p{Han}": (
+        "the property 'Han' at character 1",
+        r"write its ranges, or a general category of one or two letters, such as \p{L}",
+    ),
+    "(" * 51 + "a" + ")" * 51: ("a group within more than 50 others at character 50", "write fewer groups"),
+}
+"""What is not supported in each of them, where, and what to do about it."""
+
+
+@pytest.mark.parametrize("backend", registry.BACKENDS)
+@pytest.mark.parametrize("pattern", MALFORMED)
+def test_what_is_malformed_is_named_with_its_place(backend, pattern):
+    assert _refusal(backend, regex=pattern) == f"regex: {shown(pattern)} has {MALFORMED[pattern]}"
+
+
+@pytest.mark.parametrize("backend", registry.BACKENDS)
+@pytest.mark.parametrize("pattern", REMEDIES)
+def test_what_is_unsupported_is_refused_with_a_remedy(backend, pattern):
+    what, remedy = REMEDIES[pattern]
+    assert _refusal(backend, regex=pattern) == f"regex: {what} of {shown(pattern)} is not supported; {remedy}"
+
+
+@pytest.mark.parametrize("backend", registry.BACKENDS)
+@pytest.mark.parametrize(("pattern", "remedy"), [(r"\Aa", "write ^"), (r"a\Z", "write $"), (r"a\z", "write $")])
+def test_assertions_of_patterns_that_may_match_anywhere_have_another_remedy(backend, pattern, remedy):
+    message = _refusal(backend, json={"type": "string", "pattern": pattern})
+    assert message.endswith(f"of {shown(pattern)} is not supported; {remedy}")
+
+
+def _refusal(backend: str, **constraint: Any) -> str:
+    """Needs no backend that is installed."""
+    with pytest.raises(UnsupportedGrammarError) as refusal:
+        registry.load_backend(backend).check(StructuredOutputsParams(**constraint, backend=backend))
+    _check_message(refusal.value, next(iter(constraint)))
+    return str(refusal.value)
 
 
 @each_backend

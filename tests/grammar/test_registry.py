@@ -80,7 +80,9 @@ def test_messages_of_all_that_refuse(backends):
 
 def test_not_installed(backends):
     backends(_stand_in("llguidance", installed=False), _stand_in("xgrammar", installed=False))
-    with pytest.raises(ValueError, match=r"the backend xgrammar is not installed; pip install xgrammar, or leave out"):
+    with pytest.raises(
+        ValueError, match=r"the backend xgrammar is not installed; pip install .pelton.xgrammar.., or leave"
+    ):
         resolve(StructuredOutputsParams(regex="a", backend="xgrammar"))
     with pytest.raises(ValueError, match="llguidance or xgrammar is not installed; pip install llguidance"):
         resolve(StructuredOutputsParams(regex="a"))

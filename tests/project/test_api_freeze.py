@@ -63,6 +63,7 @@ STRUCTURED_OUTPUTS_SETTINGS = [
     "backend",
     "disable_any_whitespace",
     "disable_additional_properties",
+    "max_check_seconds",
     "max_compile_seconds",
     "cache_size",
 ]

@@ -292,7 +292,11 @@ REFUSED = [
     ),
     ({OUTPUTS: {"regex": "a", "disable_fallback": True}}, "structured_outputs has the unknown entry 'dis", OUTPUTS),
     ({OUTPUTS: {"json_": {}}}, "structured_outputs has the unknown entry 'json_'", OUTPUTS),
-    ({FORMAT: {"type": "json_object", "schema": {}}}, "response_format has the unknown entry 'schema'", FORMAT),
+    (
+        {FORMAT: {"type": "text", "schema": {}}},
+        "response_format.schema is given, but response_format.type is 'text'; leave out schema",
+        "response_format.schema",
+    ),
     (
         {FORMAT: {"type": "json_object", "json_schema": {"name": "n", "schema": {}}}},
         "response_format.json_schema is given, but response_format.type is 'json_object'; leave out json_schema",

@@ -1,6 +1,7 @@
 """Tools in chat: what the prompt tells, what the output must be, and how it is read, streamed and not."""
 
 import json
+from pathlib import Path
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -32,6 +33,17 @@ HERMES = (
 )
 """A template that tells of calls as Hermes writes them."""
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["fine"]}}}
+UNKEPT = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
+    },
+}
 
 
 def ask(answer, *, settings=None, engine=None, template=HERMES, **fields):
@@ -196,6 +208,30 @@ def test_a_template_that_tells_nothing_of_calls():
     assert message_of(answer)[1] == "tool_calls"
 
 
+def test_the_template_among_the_examples():
+    template = (Path(__file__).parents[2] / "examples" / "tool_calls_chatml.jinja").read_text()
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "So:", "tool_calls": [{"id": "1", **called()} for _ in range(2)]},
+        {"role": "tool", "content": "Rain", "tool_call_id": "1"},
+    ]
+    answer, call = ask(f"So:\n{CALL}", tools=[CLOCK], template=template, messages=messages)
+    assert message_of(answer) == ({"role": "assistant", "content": "So:", "tool_calls": [called()]}, "tool_calls")
+    prompt = call.prompt["prompt"]
+    assert prompt.startswith("<|im_start|>system\nBe brief.\n\nYou may call")
+    assert '\n{"name": "clock"}\n' in prompt
+    assert f"<|im_end|>\n<|im_start|>assistant\nSo:\n{CALL}\n{CALL}<|im_end|>\n" in prompt
+    assert prompt.endswith(
+        "<|im_start|>user\n<tool_response>\nRain\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    _, call = ask("Hm.", template=template)
+    assert call.prompt["prompt"] == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
 def test_a_server_on_which_models_do_not_choose():
     settings = {"enable_auto_tool_choice": False}
     assert refused(tools=TOOLS, settings=settings).startswith("tool_choice is 'auto', which this server does not take")
@@ -226,36 +262,31 @@ def test_special_tokens_are_shown_where_calls_need_them():
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, ["tool_choice", "'x'"]),
         ({"tool_choice": "required"}, ["tool_choice is 'required', but there are no tools"]),
         (
-            {"tools": TOOLS, "response_format": {"type": "json_object"}},
-            ["tool_choice is 'auto', but response_format leaves no room for a call"],
+            {"tools": TOOLS, "guided_grammar": 'root ::= "a"'},
+            ["tool_choice is 'auto', but guided_grammar leaves no room for a call", "set tool_choice to 'none'"],
         ),
-        (
-            {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"},
-            ["tool_choice is 'required', but guided_regex leaves no room"],
-        ),
-        (
-            {
-                "tools": [
-                    {
-                        "type": "function",
-                        "function": {
-                            "name": "f",
-                            "parameters": {
-                                "type": "object",
-                                "properties": {"a": {"type": "array", "uniqueItems": True}},
-                            },
-                        },
-                    }
-                ],
-                "tool_choice": "required",
-            },
-            ["tools", "uniqueItems"],
-        ),
+        ({"tools": TOOLS, "structured_outputs": {"whitespace_pattern": " "}}, ["without a constraint"]),
     ],
 )
 def test_what_is_refused(fields, words):
     message = refused(**fields)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {},
+        {"response_format": FORMAT},
+        {"response_format": FORMAT, "settings": {"tool_call_parser": "llama3_json"}},
+    ],
+)
+def test_refusals_name_the_tool(fields):
+    message = refused(tools=[CLOCK, UNKEPT], **fields)
+    expected = "tools[1].function.parameters: the keyword uniqueItems at /properties/a/uniqueItems cannot be kept by"
+    assert message.startswith(expected)
 
 
 def test_a_round_trip():
@@ -356,3 +387,48 @@ def test_messages_that_cannot_be_continued():
     fields = {"messages": final, "continue_final_message": True, "engine": {"reasoning_parser": "qwen3"}}
     message = refused(response_format={"type": "json_object"}, **fields)
     assert message.startswith("continue_final_message is true, and response_format holds for what follows")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_a_format_or_calls(stream):
+    """As agents with an output type ask for it."""
+    for text, expected in ((CALL, {"content": None, "tool_calls": [called()]}), ('"fine"', {"content": '"fine"'})):
+        answer, call = ask(text, tools=TOOLS, response_format=FORMAT, stream=stream)
+        message, reason = streamed(answer) if stream else message_of(answer)
+        assert message == {"role": "assistant"} | expected
+        assert reason == ("tool_calls" if "tool_calls" in expected else "stop")
+        assert call.params.structured_outputs.kind == "structural_tag"
+
+
+def test_a_format_beside_calls_that_must_be():
+    """There is no answer that it could be about."""
+    for choice in ("required", NAMED):
+        _, with_format = ask(REQUIRED, tools=TOOLS, tool_choice=choice, response_format=FORMAT)
+        _, without = ask(REQUIRED, tools=TOOLS, tool_choice=choice)
+        assert with_format.params.structured_outputs == without.params.structured_outputs
+    _, call = ask('"fine"', tools=TOOLS, tool_choice="none", response_format=FORMAT)
+    assert call.params.structured_outputs.json == {"enum": ["fine"]}
+
+
+def test_options_hold_for_calls():
+    options = {"disable_any_whitespace": True, "disable_additional_properties": False}
+    _, call = ask(REQUIRED, tools=TOOLS, tool_choice="required", structured_outputs=options)
+    assert call.params.structured_outputs.disable_any_whitespace
+    assert call.params.structured_outputs.disable_additional_properties is False
+
+
+def test_strict_functions():
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    _, call = ask(CALL, tools=[strict, CLOCK])
+    assert call.params.structured_outputs.structural_tag["format"]["type"] == "triggered_tags"
+    _, call = ask(CALL, tools=[strict, CLOCK], tool_choice="none")
+    assert call.params.structured_outputs is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_call_that_is_cut_off_at_its_beginning(stream):
+    """What a grammar has written of it is nobody's answer."""
+    answer, _ = ask(REQUIRED, tools=TOOLS, tool_choice="required", stream=stream, max_tokens=4)
+    message, reason = streamed(answer) if stream else message_of(answer)
+    assert (message["content"], reason) == ("", "length")
+    assert "tool_calls" not in message

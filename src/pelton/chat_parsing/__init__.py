@@ -12,7 +12,7 @@ from pelton.chat_parsing.parts import (
     join_parts,
 )
 from pelton.chat_parsing.reasoning_parsers import find_reasoning_parser
-from pelton.chat_parsing.tool_calling import call_constraint, make_tool_parser
+from pelton.chat_parsing.tool_calling import call_constraint, free_constraint, in_words_of_tools, make_tool_parser
 from pelton.chat_parsing.tool_parsers import detect, find_tool_parser
 from pelton.chat_parsing.tools import Tool, ToolChoice, read_tool_choice, read_tools
 
@@ -31,6 +31,8 @@ __all__ = [
     "detect",
     "find_reasoning_parser",
     "find_tool_parser",
+    "free_constraint",
+    "in_words_of_tools",
     "join_parts",
     "make_tool_parser",
     "read_tool_choice",

@@ -1,9 +1,15 @@
 """What a request's tools and tool choice ask for: how its output is constrained, and how it is read."""
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from pelton.chat_parsing.tool_parsers import ToolParser, find_tool_parser
+from pelton.chat_parsing.tool_parsers.base import CallSyntax
 from pelton.chat_parsing.tool_parsers.json_list import JsonParser
 from pelton.chat_parsing.tool_parsers.named import NamedParser
 from pelton.chat_parsing.tools import Tool, ToolChoice
@@ -13,6 +19,11 @@ from pelton.structured_outputs_params import StructuredOutputsParams
 MAX_CALLS = 128
 """Of one message, where a grammar makes it."""
 
+_TOOL_SCHEMA = re.compile(
+    r"/(?:(?:items/)?anyOf|format/(?:elements/1|tags/0)/content/tags)/(\d+)/"
+    r"(?:properties/(?:parameters|arguments)/\$ref|content)"
+)
+"""Where the schemas of tools are in the constraints that are made of them."""
 _DATA = frozenset({"const", "default", "enum", "example", "examples"})
 """Keywords of JSON schemas whose values are no schemas."""
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
@@ -34,6 +45,48 @@ def call_constraint(
     return None
 
 
+def free_constraint(
+    tools: Sequence[Tool], parser: type[ToolParser], answer: StructuredOutputsParams | None, *, parallel: bool = True
+) -> StructuredOutputsParams | None:
+    """What the output must be if the model is free to call or not, and `parser` reads its calls.
+
+    With `answer`: that, or calls of these tools, and nothing else. Without: any text, in which calls are of these
+    tools, with arguments as those want them that are `strict`; None if none of them is, or the format has no tag that
+    tells a call from text.
+
+    Raises ValueError for an answer beside which there is no room for calls.
+    """
+    syntax = parser.syntax
+    if answer is None:
+        if syntax is None or not syntax.begin or not any(tool.strict for tool in tools):
+            return None
+        calls = _calls_tag([_loosened(tool) for tool in tools], syntax, parallel)
+        tag = {"type": "triggered_tags", "triggers": list(parser.tags), "tags": [calls]}
+        return _tagged({**tag, "stop_after_first": not parallel})
+    if syntax is None:
+        raise ValueError("no grammar can be made of calls in the format of this model")
+    if syntax.begin:
+        options = [_answer_tag(answer), _calls_tag(tools, syntax, parallel)]
+        return _instead(answer, structural_tag=_tagged({"type": "or", "elements": options}).structural_tag)
+    if answer.kind not in ("json", "json_object"):
+        raise ValueError("calls in the format of this model are JSON, and the answer must be JSON, too")
+    schema = answer.json if answer.kind == "json" else {"type": "object"}
+    schema = schema if isinstance(schema, dict) else {"anyOf": [schema]}
+    return _instead(answer, json=_alternatives(tools, syntax.arguments, schema))
+
+
+def in_words_of_tools(message: str) -> str:
+    """A refusal of a constraint that was made here: it names the parameters of the tool that it is about, if it is
+    about one, and the place in these."""
+    found = _TOOL_SCHEMA.search(message)
+    if found is None:
+        return message
+    rest = (
+        message.replace(f"in the schema at {found[0]}: ", "").replace(f"{found[0]}/", "/").replace(found[0], "the top")
+    )
+    return f"tools[{found[1]}].function.parameters: {rest}"
+
+
 def make_tool_parser(
     choice: ToolChoice, parser: str | None, *, parallel: bool = True, new_id: Callable[[], str] | None = None
 ) -> ToolParser | None:
@@ -49,8 +102,9 @@ def make_tool_parser(
     if choice.mode == "auto":
         if parser_class is None:
             raise ValueError(
-                "tool_choice is 'auto', but how the model writes calls is not known; set tool_choice to 'required' or "
-                "to a function, or start the server with a tool_call_parser"
+                "tool_choice is 'auto', but how the model writes calls is not known, for its chat template does not "
+                "tell; set tool_choice to 'required' or to a function, or start the server with --tool-call-parser, or "
+                "with a --chat-template that tells of calls"
             )
         return parser_class(new_id=new_id, parallel=parallel)
     new_id = new_id or (ToolParser if parser_class is None else parser_class).new_id
@@ -73,26 +127,100 @@ def _arguments_schema(tool: Tool) -> dict[str, Any]:
 
 
 def _calls_schema(tools: Sequence[Tool], max_calls: int) -> dict[str, Any]:
-    """Each tool's schema is a definition of its own, as a whole, so that all that it refers to stays within it."""
-    definitions = {f"tool_{index}": _arguments_schema(tool) for index, tool in enumerate(tools)}
     return {
-        **_draft(list(definitions.values())),
         "type": "array",
         "minItems": 1,
         "maxItems": max_calls,
-        "items": {
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {"name": {"const": tool.name}, "parameters": {"$ref": f"#/$defs/{key}"}},
-                    "required": ["name", "parameters"],
-                    "additionalProperties": False,
-                }
-                for tool, key in zip(tools, definitions, strict=True)
-            ]
-        },
-        "$defs": {key: _Mover(key, schema).moved for key, schema in definitions.items()},
+        "items": {"anyOf": _call_schemas(tools, "parameters")},
+        **_definitions(_tool_schemas(tools)),
     }
+
+
+def _alternatives(tools: Sequence[Tool], arguments: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """One call, or the answer."""
+    return {
+        "anyOf": [*_call_schemas(tools, arguments), {"$ref": "#/$defs/answer"}],
+        **_definitions({"answer": answer, **_tool_schemas(tools)}),
+    }
+
+
+def _tool_schemas(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:
+    return {f"tool_{index}": _arguments_schema(tool) for index, tool in enumerate(tools)}
+
+
+def _call_schemas(tools: Sequence[Tool], arguments: str) -> list[dict[str, Any]]:
+    """With the definitions of `_tool_schemas`."""
+    return [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, arguments: {"$ref": f"#/$defs/tool_{index}"}},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for index, tool in enumerate(tools)
+    ]
+
+
+def _definitions(schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each schema is a definition of its own, as a whole, so that all that it refers to stays within it."""
+    movers = {key: _Mover(key, schema) for key, schema in schemas.items()}
+    seen: set[str] = set()
+    for inner_id in (inner_id for mover in movers.values() for inner_id in mover.inner_ids):
+        if inner_id in seen or inner_id.startswith("#"):
+            raise ValueError(
+                f"the schemas of tools, and of an answer beside them, cannot be put together, for parts of them have "
+                f"the id {shown(inner_id)}; leave it out, and refer to the place by its path"
+            )
+        seen.add(inner_id)
+    return {**_draft(list(schemas.values())), "$defs": {key: mover.moved for key, mover in movers.items()}}
+
+
+def _loosened(tool: Tool) -> Tool:
+    """With any arguments, unless it is strict."""
+    return tool if tool.strict else replace(tool, parameters={})
+
+
+def _instead(answer: StructuredOutputsParams, **constraint: Any) -> StructuredOutputsParams:
+    """Another constraint, with the same options."""
+    return msgspec.structs.replace(answer, **{answer.kind: None, **constraint})
+
+
+def _tagged(tag_format: dict[str, Any]) -> StructuredOutputsParams:
+    return StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": tag_format})
+
+
+def _calls_tag(tools: Sequence[Tool], syntax: CallSyntax, parallel: bool) -> dict[str, Any]:
+    """One call or several, with what is around them."""
+    calls = [
+        {
+            "type": "tag",
+            "begin": f'{{"name": {json.dumps(tool.name)}, "{syntax.arguments}": ',
+            "content": {"type": "json_schema", "json_schema": _arguments_schema(tool)},
+            "end": "}",
+        }
+        for tool in tools
+    ]
+    several = {"type": "tags_with_separator", "tags": calls, "separator": syntax.separator, "at_least_one": True}
+    return {
+        "type": "tag",
+        "begin": syntax.begin,
+        "content": {**several, "stop_after_first": not parallel},
+        "end": syntax.end,
+    }
+
+
+def _answer_tag(answer: StructuredOutputsParams) -> dict[str, Any]:
+    """The answer as a part of a structural tag."""
+    match answer.kind:
+        case "json":
+            return {"type": "json_schema", "json_schema": answer.json}
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "regex":
+            return {"type": "regex", "pattern": answer.regex}
+        case "choice":
+            return {"type": "or", "elements": [{"type": "const_string", "value": one} for one in answer.choice or ()]}
+    raise ValueError(f"an answer by {answer.kind} leaves no room for a call")
 
 
 def _draft(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -101,7 +229,8 @@ def _draft(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for draft in drafts:
         if draft != drafts[0]:
             raise ValueError(
-                f"the parameters of all tools must have the same $schema, got {shown(drafts[0])} and {shown(draft)}"
+                "the schemas of tools, and of an answer beside them, must have the same $schema, got "
+                f"{shown(drafts[0])} and {shown(draft)}"
             )
     return {"$schema": drafts[0]} if drafts else {}
 
@@ -111,14 +240,20 @@ class _Mover:
 
     def __init__(self, key: str, schema: dict[str, Any]) -> None:
         self._key = key
-        self._id = schema.get("$id", "")
-        top = {name: value for name, value in schema.items() if name not in ("$id", "$schema")}
+        self._id_keyword = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
+        self._id = schema.get(self._id_keyword, "")
+        self.inner_ids: list[str] = []
+        """Of parts that are where their references begin: they stay as they are."""
+        top = {name: value for name, value in schema.items() if name not in (self._id_keyword, "$schema")}
         self.moved = self._schema(top)
 
     def _schema(self, schema: Any) -> Any:
         if isinstance(schema, list):
             return [self._schema(entry) for entry in schema]
-        if not isinstance(schema, dict) or "$id" in schema:  # one with an id is where its references begin
+        if not isinstance(schema, dict):
+            return schema
+        if isinstance(inner_id := schema.get(self._id_keyword), str):
+            self.inner_ids.append(inner_id)
             return schema
         return {name: self._value(name, value) for name, value in schema.items()}
 

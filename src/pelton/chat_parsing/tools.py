@@ -28,7 +28,7 @@ class Tool:
     parameters: dict[str, Any] | None = None
     """The JSON schema of its arguments, which are an object; None for a function that has none."""
     strict: bool = False
-    """Whether its arguments must be as the schema says."""
+    """Whether its arguments must be as the schema says, also where the model is free to call it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,25 @@ class StructuredOutputsConfig:
     """Who compiles the constraints of requests that do not say."""
     disable_any_whitespace: bool = False
     """JSON of all requests is without whitespace between its tokens."""
-    disable_additional_properties: bool = False
-    """In all requests, objects have only the properties that the schema names, unless it says otherwise."""
+    disable_additional_properties: bool = True
+    """Objects have only the properties that the schema names, unless the schema or the request says otherwise."""
+    max_check_seconds: float = 3.0
+    """A server refuses a request whose constraint takes more processor time to be checked."""
     max_compile_seconds: float = 30.0
     """A request whose constraint takes longer ends with an error."""
     cache_size: int = 256
     """Compiled constraints that are kept."""
 
     def __post_init__(self) -> None:
-        from pelton.structured_outputs_params import BACKENDS  # not for --help
+        from pelton.structured_outputs_params import BACKEND_ALIASES, BACKENDS  # not for --help
 
+        object.__setattr__(self, "backend", BACKEND_ALIASES.get(self.backend, self.backend))
         check_choice("backend", self.backend, BACKENDS)
         check_flag("disable_any_whitespace", self.disable_any_whitespace)
         check_flag("disable_additional_properties", self.disable_additional_properties)
-        if finite_float("max_compile_seconds", self.max_compile_seconds) <= 0.0:
-            raise ValueError(f"max_compile_seconds must be more than 0, got {self.max_compile_seconds}")
+        for name in ("max_check_seconds", "max_compile_seconds"):
+            if finite_float(name, getattr(self, name)) <= 0.0:
+                raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}")
         check_integer("cache_size", self.cache_size, low=1)
 
 

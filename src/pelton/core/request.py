@@ -32,12 +32,20 @@ class OutputConstraint(Protocol):
     def is_complete(self) -> bool:
         """Whether nothing may follow, not even a stop token."""
 
+    @property
+    def must_end(self) -> bool:
+        """Whether nothing but stop tokens may follow, if they may."""
+
     def mask_bytes(self) -> bytes:
         """One row of the bitmask: what may come next."""
 
 
 CONSTRAINT_FAILED = "structured_outputs: "
 """How the message of a request begins whose constraint cannot be compiled or followed, which is its own fault."""
+
+
+NO_TOKEN_LEFT = "no token is left to sample: "
+"""How the message of a request begins that rules out all tokens, which is its own fault."""
 
 
 class ConstraintError(RuntimeError):

@@ -17,6 +17,7 @@ from pelton.core.metrics import Metric
 from pelton.core.outputs import RequestOutput
 from pelton.engine.async_mp_client import AsyncMPClient, DPLBAsyncMPClient
 from pelton.engine.chat import render_chat
+from pelton.engine.constraint_checker import NUM_PROCESSES, ConstraintChecker
 from pelton.engine.core_connections import CoreConnections
 from pelton.engine.engine_front import EngineFront
 from pelton.engine.errors import EngineDeadError, QueueFullError
@@ -63,7 +64,9 @@ class AsyncLLM(EngineFront):
         self.core_infos: list[CoreInfo] = [core.info for core in client.connections.up if core.info is not None]
         """Of those that were ready at the start, by rank."""
         max_model_len = min(info.max_model_len for info in self.core_infos)
-        super().__init__(model.make_input_processor(tokenizer, max_model_len), model.generation_defaults)
+        self._checker = ConstraintChecker(args.structured_outputs.config.max_check_seconds)
+        input_processor = model.make_input_processor(tokenizer, max_model_len, self._checker.resolve)
+        super().__init__(input_processor, model.generation_defaults)
         self._output_processor = OutputProcessor(tokenizer)
         self._client = client
         self._max_num_queued = max_num_queued_reqs
@@ -75,6 +78,8 @@ class AsyncLLM(EngineFront):
         # Front ends come and go, and ids of none may meet those of another in a core.
         self._id_prefix = f"{client.connections.addresses.index}-{os.urandom(4).hex()}-"
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "pelton-input")
+        self._check_threads = ThreadPoolExecutor(NUM_PROCESSES, "pelton-check")
+        """Which wait for the checker's processes, so that nothing else waits for those."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_shut_down = False
@@ -125,6 +130,9 @@ class AsyncLLM(EngineFront):
         internal_id = f"{self._id_prefix}{next(self._ids)}"
         process = partial(self._input_processor.process, prompt, params, request_id=internal_id, priority=priority)
         with self._preparation():
+            if params.structured_outputs is not None:
+                check = partial(self._input_processor.check_constraint, params)
+                await asyncio.get_running_loop().run_in_executor(self._check_threads, check)
             request = await self._in_thread(process)
             self._check_is_up()
             self._check_queue(params)  # others have come meanwhile
@@ -245,7 +253,9 @@ class AsyncLLM(EngineFront):
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._client.shutdown()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._checker.shutdown()
+        for threads in (self._threads, self._check_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _check_is_up(self) -> None:
         if self._is_shut_down:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from pelton.checks import INTEGER_LIMIT, check_integer, check_unicode
 from pelton.config import EngineArgs
 from pelton.core.messages import EngineCoreRequest
-from pelton.engine.params_processor import ParamsProcessor
+from pelton.engine.params_processor import ParamsProcessor, Resolve
 from pelton.error_text import shown
+from pelton.grammar.registry import resolve
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import SamplingParams
 from pelton.tokenizer import Tokenizer
@@ -60,7 +61,9 @@ class InputProcessor:
         vocab_size: int,
         max_model_len: int,
         logits_processors: Sequence[type[LogitsProcessor]] = (),
+        resolve: Resolve = resolve,
     ) -> None:
+        """`resolve` finds a backend for a constraint, or raises ValueError."""
         self._tokenizer = tokenizer
         self.eos_token_ids = list(eos_token_ids)
         self.vocab_size = vocab_size
@@ -73,6 +76,7 @@ class InputProcessor:
             vocab_size,
             logits_processors,
             args.structured_outputs.config,
+            resolve,
         )
         self._reasoning = _reasoning_finder(args.structured_outputs.reasoning_parser, tokenizer)
         self._request_ids = count()
@@ -80,6 +84,13 @@ class InputProcessor:
     def next_request_id(self) -> str:
         """Counts up; whether a user chose the same id is for the caller to see."""
         return f"request-{next(self._request_ids)}"
+
+    def check_constraint(self, params: SamplingParams) -> None:
+        """Find out now what `process` needs to know of the constraint, if there is one; this may take a while.
+
+        Raises ValueError if it cannot be kept.
+        """
+        self._params_processor.check_constraint(params)
 
     def process(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str, priority: int = 0

@@ -1,8 +1,10 @@
 """From the sampling parameters that users write to those that the engine core takes: checks, bad words as ids."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ import msgspec
 from pelton.config import SamplingConfig, StructuredOutputsConfig
 from pelton.core.request import CONSTRAINT_FAILED
 from pelton.error_text import described, listed, message_of, shown
-from pelton.grammar.registry import resolve
+from pelton.grammar.registry import check_installed, resolve
 from pelton.sampling.logits_processor import LogitsProcessor
 from pelton.sampling_params import MAX_BAD_WORDS, SamplingParams, StructuredOutputsParams
 from pelton.tokenizer import Tokenizer
@@ -18,7 +20,12 @@ from pelton.tokenizer import Tokenizer
 _ENCODER = msgspec.msgpack.Encoder()
 _SEED_BYTES = 8
 """Whatever is in them is below `SEED_LIMIT`."""
+_NUM_CHECKED = 256
+"""Constraints whose checks are remembered."""
 _LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words")
+
+
+Resolve = Callable[[StructuredOutputsParams], StructuredOutputsParams]
 
 
 class ParamsProcessor:
@@ -35,13 +42,19 @@ class ParamsProcessor:
         vocab_size: int,
         logits_processors: Sequence[type[LogitsProcessor]],
         structured_outputs: StructuredOutputsConfig,
+        resolve: Resolve = resolve,
     ) -> None:
+        """`resolve` finds a backend for a constraint, or raises ValueError."""
         self._sampling = sampling
+        if structured_outputs.backend != "auto":
+            check_installed(structured_outputs.backend)
         self._structured_outputs = structured_outputs
         self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._logits_processors = list(logits_processors)
-        self._last_resolved: tuple[bytes, StructuredOutputsParams] = b"", StructuredOutputsParams(json=True)
+        self._resolve = resolve
+        self._checked: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        """Of the last constraints by their hashes: the backend, or why there is none."""
         self._word_forms = lru_cache(MAX_BAD_WORDS)(tokenizer.word_forms)
 
     def process(self, params: Any) -> tuple[SamplingParams, list[list[int]]]:
@@ -65,6 +78,14 @@ class ParamsProcessor:
             _validate(processor, params)
         return params, bad_words
 
+    def check_constraint(self, params: SamplingParams) -> None:
+        """Find out now what `process` needs to know of the constraint, if there is one; this may take a while.
+
+        Raises ValueError if it cannot be kept.
+        """
+        if params.structured_outputs is not None:
+            self._resolved(params.structured_outputs)
+
     def _resolved(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         """With the engine's own defaults, and a backend that can keep it."""
         defaults = self._structured_outputs
@@ -73,19 +94,27 @@ class ParamsProcessor:
             options["backend"] = defaults.backend
         if defaults.disable_any_whitespace and constraint.whitespace_pattern is None:
             options["disable_any_whitespace"] = True
-        if defaults.disable_additional_properties:
-            options["disable_additional_properties"] = True
+        if constraint.disable_additional_properties is None:
+            options["disable_additional_properties"] = defaults.disable_additional_properties
         constraint = msgspec.structs.replace(constraint, **options)
-        key = _ENCODER.encode(constraint)
-        last_key, resolved = self._last_resolved
-        if key == last_key:  # the prompts of one request have the same
-            return resolved
-        try:
-            resolved = resolve(constraint)
-        except ValueError as error:
-            raise ValueError(f"{CONSTRAINT_FAILED}{error}") from None
-        self._last_resolved = key, resolved
-        return resolved
+        backend, problem = self._find_backend(constraint)
+        if problem:
+            raise ValueError(f"{CONSTRAINT_FAILED}{problem}")
+        return msgspec.structs.replace(constraint, backend=backend)
+
+    def _find_backend(self, constraint: StructuredOutputsParams) -> tuple[str, str]:
+        """Its name, or why there is none. Threads may ask for the same at once."""
+        key = sha256(_ENCODER.encode(constraint)).digest()
+        found = self._checked.get(key)
+        if found is None:
+            try:
+                found = self._resolve(constraint).backend, ""
+            except ValueError as error:
+                found = "", str(error)
+            self._checked[key] = found
+            while len(self._checked) > _NUM_CHECKED:
+                self._checked.popitem(last=False)
+        return found
 
     def _check_vocabulary(self, name: str, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:

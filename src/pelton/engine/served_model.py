@@ -6,9 +6,11 @@ from pelton.config import EngineArgs
 from pelton.engine.engine_core import EngineCore
 from pelton.engine.input_processor import InputProcessor
 from pelton.engine.kv_sizing import requested_model_len
+from pelton.engine.params_processor import Resolve
 from pelton.engine.vocabulary import TokenizerVocabulary
 from pelton.executor import make_executor
-from pelton.grammar import GrammarVocabulary, StructuredOutputManager
+from pelton.grammar import OutputVocabulary, StructuredOutputManager
+from pelton.grammar.registry import resolve
 from pelton.loader import Checkpoint, open_checkpoint
 from pelton.sampling.logits_processor import LogitsProcessor, load_logits_processors
 from pelton.tokenizer import Tokenizer, load_tokenizer
@@ -40,11 +42,13 @@ class ServedModel:
     def load_tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.checkpoint)
 
-    def _load_vocabulary(self) -> GrammarVocabulary:
+    def _load_vocabulary(self) -> OutputVocabulary:
         return TokenizerVocabulary(self.load_tokenizer(), self.checkpoint.config.vocab_size)
 
-    def make_input_processor(self, tokenizer: Tokenizer, max_model_len: int) -> InputProcessor:
-        """`max_model_len`: what the engine core can hold."""
+    def make_input_processor(
+        self, tokenizer: Tokenizer, max_model_len: int, resolve: Resolve = resolve
+    ) -> InputProcessor:
+        """`max_model_len`: what the engine core can hold. `resolve` finds a backend for a constraint."""
         config = self.checkpoint.config
         return InputProcessor(
             self._args,
@@ -53,6 +57,7 @@ class ServedModel:
             config.vocab_size,
             max_model_len,
             logits_processors=self._logits_processors,
+            resolve=resolve,
         )
 
     def make_core(self, *, progress: bool = False, num_sharing: int = 1) -> EngineCore:

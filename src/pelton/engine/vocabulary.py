@@ -22,6 +22,11 @@ class TokenizerVocabulary:
         """Tokens that are no text, ascending."""
         return [token_id for token_id in self._tokenizer.special_token_ids if token_id < self.vocab_size]
 
+    @cached_property
+    def shortened_first_ids(self) -> list[int]:
+        """Tokens that add less to a text that they begin, ascending."""
+        return [token_id for token_id in range(self.vocab_size) if self._tokenizer.is_shortened_first(token_id)]
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without any around it."""
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)

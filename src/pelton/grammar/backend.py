@@ -47,6 +47,16 @@ class CompiledGrammar(ABC):
     def new_matcher(self) -> GrammarMatcher:
         """One at its beginning. Quick: it is called between two steps."""
 
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """About how much memory it holds, without its matchers."""
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether matchers of another compilation can do more."""
+        return False
+
 
 class GrammarVocabulary(Protocol):
     """What backends know of a model's tokens."""
@@ -65,6 +75,14 @@ class GrammarVocabulary(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without any around it."""
+
+
+class OutputVocabulary(GrammarVocabulary, Protocol):
+    """What there is to know of it beside that, where outputs are made."""
+
+    @property
+    def shortened_first_ids(self) -> Sequence[int]:
+        """Tokens that add less to a text that they begin, ascending."""
 
 
 class GrammarBackend(ABC):

@@ -59,7 +59,7 @@ FORMATS: dict[str, str] = {
     "json-pointer": _JSON_POINTER,
     "relative-json-pointer": rf"(?:0|[1-9][0-9]{{0,9}})(?:#|{_JSON_POINTER})",
 }
-"""Expressions for the whole string, in the notation of `llguidance_regex`."""
+"""Expressions for the whole string, in the notation of `regex_reader`."""
 
 WITHOUT_CONTENT = frozenset(
     ("password", "binary", "path", "file-path", "directory-path", "int32", "int64", "float", "double")

@@ -12,13 +12,13 @@ from typing import Any
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
+from pelton.grammar.characters import JSON_CHARACTERS
 from pelton.grammar.json_disjoint import TYPES, DisjointCheck, json_equal, json_type
 from pelton.grammar.json_finite import can_end
 from pelton.grammar.json_levels import longest_path
 from pelton.grammar.json_numbers import LARGEST_INTEGER, is_number
 from pelton.grammar.json_references import Path, References, check_depth, pointer
 from pelton.grammar.json_types import APPLICATORS, Schema, TypeReader, names_properties
-from pelton.grammar.llguidance_regex import JSON_CHARACTERS
 
 MAX_REDUCED = 10_000
 """Subschemas of the result."""
@@ -38,7 +38,8 @@ Placed = tuple[Any, Path]
 
 
 def reduced_schema(schema: Schema, field: str, *, closed: bool = False) -> Schema:
-    """`field` begins the messages; `closed` forbids properties that a schema which names some does not name.
+    """`field` begins the messages; `closed` forbids properties that a schema which names some does not name, unless
+    others hold for the same object.
 
     Raises UnsupportedGrammarError.
     """

@@ -39,7 +39,7 @@ def number_keywords(schema: dict[str, Any], *, integer: bool) -> dict[str, Any] 
     multiple = _multiple(schema.get("multipleOf"))
     integer = integer or (multiple is not None and multiple.denominator == 1)
     low, high = _bound(schema, "minimum", "exclusiveMinimum", 1), _bound(schema, "maximum", "exclusiveMaximum", -1)
-    if multiple is not None and multiple.denominator > 1:  # larger doubles may lose the fraction
+    if multiple is not None:  # larger doubles may lose the fraction, or be no multiples
         reach = Fraction(LARGEST_INTEGER // multiple.denominator)
         low = max(low or (-reach, False), (-reach, False))
         high = high if high is not None and high[0] <= reach else (reach, False)

@@ -6,10 +6,12 @@ from typing import Any, NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
+from pelton.grammar.characters import JSON_CHARACTERS
 from pelton.grammar.json_formats import FORMATS, WITHOUT_CONTENT
 from pelton.grammar.json_numbers import NumberError, is_number, number_keywords
 from pelton.grammar.json_references import Path, pointer
-from pelton.grammar.llguidance_regex import JSON_CHARACTERS, read_regex, write_regex
+from pelton.grammar.llguidance_regex import write_regex
+from pelton.grammar.regex_reader import read_regex
 
 MAX_COUNT = 1_000_000
 """Upper bounds of lengths and counts are lowered to this, which is stricter; higher lower bounds are refused."""
@@ -153,6 +155,8 @@ class TypeReader(ABC):
         prefix_keyword = rest_keyword = "items"
         rest_given = "items" in node
         if isinstance(items, list) and self.lists_in_items:
+            if self.prefix_items and "prefixItems" in node:
+                self.refuse("prefixItems", path, "stands beside a list in items, which means the same; leave out one")
             prefix, items, rest_keyword = items, node.get("additionalItems", True), "additionalItems"
             rest_given = "additionalItems" in node
         elif self.prefix_items and "prefixItems" in node:
@@ -176,7 +180,10 @@ class TypeReader(ABC):
             for pattern, schema in self._named(node, "patternProperties", path).items()
         }
         required = self.strings(node, "required", path)
-        rest = self._rest(node, path, combined)
+        rest = self._rest(node, path)
+        if self.closed and not combined and _may_be_closed(node):
+            unnamed = [] if patterns else [name for name in required if name not in properties]
+            properties, rest = properties | dict.fromkeys(unnamed, True), False
         properties, patterns, rest = self._with_names(node, path, properties, patterns, rest)
         keywords = {"properties": properties, "patternProperties": patterns, "required": required}
         found |= {keyword: value for keyword, value in keywords.items() if value}
@@ -200,7 +207,7 @@ class TypeReader(ABC):
             self.refuse(keyword, path, f"has {len(entries)} entries, and {MAX_PROPERTIES} is the most")
         return {name: self.schema(entry, (*path, keyword, name)) for name, entry in entries.items()}
 
-    def _rest(self, node: dict[str, Any], path: Path, combined: bool) -> Schema:
+    def _rest(self, node: dict[str, Any], path: Path) -> Schema:
         """The schema of the properties that are not named."""
         if "additionalProperties" in node:
             return self.schema(node["additionalProperties"], (*path, "additionalProperties"))
@@ -208,14 +215,7 @@ class TypeReader(ABC):
             if APPLICATORS & node.keys():
                 self.refuse("unevaluatedProperties", path)
             return self.schema(node["unevaluatedProperties"], (*path, "unevaluatedProperties"))
-        if not self.closed or "unevaluatedProperties" in node or not names_properties(node):
-            return True
-        if combined:
-            raise UnsupportedGrammarError(
-                f"{self.field}: disable_additional_properties cannot close the object at {pointer(path)}, for other "
-                "schemas hold for the same object; write additionalProperties where it is meant"
-            )
-        return False
+        return True
 
     def _with_names(
         self, node: dict[str, Any], path: Path, properties: dict[str, Schema], patterns: dict[str, Schema], rest: Schema
@@ -264,6 +264,11 @@ class TypeReader(ABC):
 @cache
 def _format_pattern(name: str) -> str:
     return f"^(?:{write_regex(read_regex(FORMATS[name], 'format'))})$"
+
+
+def _may_be_closed(node: dict[str, Any]) -> bool:
+    """Whether it names properties, and does not say what others may be."""
+    return names_properties(node) and not node.keys() & {"additionalProperties", "unevaluatedProperties"}
 
 
 def names_properties(node: dict[str, Any]) -> bool:

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 MAX_INITIAL_FUEL = 2_000_000
 """Work that compiling the terminals of one grammar may take; about 40 ms."""
-MAX_STEP_FUEL = 1_000_000
-"""Work that the terminals may take in one mask; about 70 ms."""
-MAX_STEP_ITEMS = 200_000
-"""Items that the parser may have in one mask; about 10 ms."""
-MAX_ITEMS_IN_ROW = 50_000
-MAX_LEXER_STATES = 100_000
-"""Of one matcher, each of 1-2 KB."""
+MAX_STEP_FUEL = 200_000
+"""Work that the terminals may take in one mask; about 15 ms."""
+MAX_STEP_ITEMS = 20_000
+"""Items that the parser may have in one mask. Ambiguous grammars take time for each: some 40 ms at most."""
+MAX_ITEMS_IN_ROW = 20_000
+MAX_LEXER_STATES = 50_000
+"""Of all matchers of a grammar, which share a lexer; each of 1-2 KB."""
+_BYTES_PER_CHARACTER = 25
+"""Of memory, for what a grammar is written with: 23 for an enumeration, 7 for classes of characters."""
 MAX_GRAMMAR_SIZE = 500_000
 """Symbols of all rules."""
 
@@ -54,20 +56,23 @@ class LLGuidanceMatcher(GrammarMatcher):
         self._address = self._mask.ctypes.data
 
     def fill_bitmask(self, row: UInt32) -> None:
-        self._matcher.unsafe_compute_mask_ptr(self._address, self._num_bytes)
-        if self._matcher.is_error():
-            raise RuntimeError(f"llguidance: {_error_text(self._matcher.get_error())}")
-        mask = self._mask
-        mask[self._end_id // 32] &= ~np.uint32(1 << self._end_id % 32)
-        row[:] = mask[: len(row)]
+        self._compute_mask()
+        row[:] = self._mask[: len(row)]
+        if self._end_id < 32 * len(row):
+            row[-1] &= ~np.uint32(1 << self._end_id % 32)
 
     def accept(self, token_id: int) -> bool:
         if not 0 <= token_id < self._vocab_size:
             return False
-        is_accepted = bool(self._matcher.validate_tokens([token_id])) and self._matcher.consume_token(token_id)
-        if not is_accepted and self._matcher.is_error():
-            raise RuntimeError(f"llguidance: {_error_text(self._matcher.get_error())}")
+        is_accepted = self._matcher.try_consume_tokens([token_id]) == 1
+        if not is_accepted:
+            self._compute_mask()  # raises if it is for a limit that nothing is accepted
         return is_accepted
+
+    def _compute_mask(self) -> None:
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._num_bytes)
+        if self._matcher.is_error():
+            raise RuntimeError(f"llguidance: {_error_text(self._matcher.get_error())}")
 
     def rollback(self, num_tokens: int) -> None:
         if num_tokens and not self._matcher.rollback(num_tokens):
@@ -79,9 +84,14 @@ class LLGuidanceMatcher(GrammarMatcher):
 
 
 class LLGuidanceGrammar(CompiledGrammar):
-    def __init__(self, prototype: "LLMatcher", end_id: int, vocab_size: int) -> None:
+    def __init__(self, prototype: "LLMatcher", end_id: int, vocab_size: int, num_bytes: int) -> None:
         """`prototype` is never moved from its beginning."""
         self._prototype, self._end_id, self._vocab_size = prototype, end_id, vocab_size
+        self._num_bytes = num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
 
     def new_matcher(self) -> LLGuidanceMatcher:
         return LLGuidanceMatcher(self._prototype.deep_copy(), self._end_id, self._vocab_size)
@@ -96,7 +106,7 @@ class LLGuidanceBackend(GrammarBackend):
 
     @classmethod
     def check(cls, params: StructuredOutputsParams) -> None:
-        _prototype(params, _ByteTokenizer.get(), None)
+        _prototype(params, grammar_text(params, None), _ByteTokenizer.get())
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         """Builds llguidance's index of the tokens once, which takes tenths of a second."""
@@ -105,8 +115,9 @@ class LLGuidanceBackend(GrammarBackend):
         self._tokenizer = _tokenizer(vocabulary)
 
     def compile(self, params: StructuredOutputsParams) -> LLGuidanceGrammar:
-        prototype = _prototype(params, self._tokenizer, self._vocabulary)
-        return LLGuidanceGrammar(prototype, self._vocab_size, self._vocab_size)
+        text = grammar_text(params, self._vocabulary)
+        prototype = _prototype(params, text, self._tokenizer)
+        return LLGuidanceGrammar(prototype, self._vocab_size, self._vocab_size, _BYTES_PER_CHARACTER * len(text))
 
 
 class _ByteTokenizer:
@@ -167,13 +178,11 @@ def _limits() -> "LLParserLimits":
     )
 
 
-def _prototype(
-    params: StructuredOutputsParams, tokenizer: "LLTokenizer", vocabulary: GrammarVocabulary | None
-) -> "LLMatcher":
+def _prototype(params: StructuredOutputsParams, text: str, tokenizer: "LLTokenizer") -> "LLMatcher":
     """A matcher at the beginning. Raises UnsupportedGrammarError."""
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(tokenizer, grammar_text(params, vocabulary), log_level=0, limits=_limits())
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=_limits())
     if not matcher.is_error():
         can_begin = any(matcher.compute_bitmask())  # bits of tokens, or of the end
     if matcher.is_error():

@@ -5,14 +5,10 @@ characters, texts and rules that do not hold themselves become terminals only wh
 character that may follow a terminal could also continue one. Else single texts and rules do, or single characters.
 """
 
-from collections.abc import Iterator
 from enum import Enum, auto
 
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.llguidance_regex import CharSet, write_regex
-from pelton.grammar.llguidance_terminals import InOrder, OneOf, Terminal, Times, Tree, lexing_decides, parts_of
-from pelton.grammar.llguidance_text import lark_text
-from pelton.grammar.xgrammar_ebnf import (
+from pelton.grammar.expressions import (
     Characters,
     Choice,
     Expression,
@@ -21,8 +17,13 @@ from pelton.grammar.xgrammar_ebnf import (
     Sequence,
     Text,
     children,
-    is_possible,
+    is_nullable,
+    possible_rules,
+    references,
+    written_bounds,
 )
+from pelton.grammar.llguidance_regex import lark_text, write_regex
+from pelton.grammar.llguidance_terminals import Lexed, lexing_decides
 
 MAX_TERMINAL = 500_000
 """Characters of one terminal, as it is written."""
@@ -30,8 +31,6 @@ MAX_TERMINALS = 1_000_000
 """Of the rules that may be put into others."""
 MAX_HEIGHT = 200
 """Levels of a terminal's expression."""
-MAX_PASSES = 200
-"""Over all rules, to find those that some text completes."""
 
 
 class Grain(Enum):
@@ -44,14 +43,16 @@ class Grain(Enum):
 
 def gbnf_as_lark(rules: dict[str, Expression]) -> str:
     """In Lark's notation, which begins with the rule `start`."""
-    _check_possible(rules)
+    if "root" not in possible_rules(rules, "grammar"):
+        raise UnsupportedGrammarError("grammar: no finite output satisfies it")
     regular = _Regular(rules)
-    trees: dict[str, Tree] = {}
     for grain in Grain:
-        trees = _trees(rules, regular, grain)
-        if isinstance(trees["root"], Terminal) or grain is Grain.CHARACTERS or not lexing_decides(rules, trees):
+        lexed = _lexed(rules, regular, grain)
+        root = lexed.rules["root"]
+        is_terminal = isinstance(root, Rule) and root.name in lexed.terminals
+        if is_terminal or grain is Grain.CHARACTERS or not lexing_decides(lexed, rules):
             break
-    return _Writer(trees, regular).written()
+    return _Writer(lexed, regular).written()
 
 
 class _Regular:
@@ -67,7 +68,7 @@ class _Regular:
         users: dict[str, list[str]] = {name: [] for name in self._rules}
         num_unknown = {}
         for name, rule in self._rules.items():
-            used = set(_references(rule))
+            used = set(references(rule))
             num_unknown[name] = len(used)
             for other in used:
                 users[other].append(name)
@@ -92,8 +93,8 @@ class _Regular:
         match expression:
             case Text(text):
                 return lark_text(text)
-            case Characters(ranges):
-                written = write_regex(CharSet(ranges))
+            case Characters():
+                written = write_regex(expression)
                 if written is None:
                     raise UnsupportedGrammarError("grammar: a class of characters is empty; leave it out")
                 return f"/{written}/"
@@ -108,30 +109,12 @@ class _Regular:
             if piece is None:
                 return None
             pieces.append(piece)
-        joined = f"({(' ' if isinstance(expression, Sequence) else ' | ').join(pieces)})"
+        joined = f"({(' ' if isinstance(expression, Sequence) else ' | ').join(pieces)})" if pieces else '""'
         return joined if len(joined) <= MAX_TERMINAL else None
 
-    def is_optional(self, expression: Expression) -> bool:
-        """Whether a regular one matches the empty text."""
-        match expression:
-            case Text(text):
-                return not text
-            case Rule(name):
-                return self.is_optional(self._rules[name])
-            case Sequence(parts):
-                return all(map(self.is_optional, parts))
-            case Choice(options):
-                return any(map(self.is_optional, options))
-            case Repeat(part, low, _):
-                return low == 0 or self.is_optional(part)
-        return False
-
-
-def _references(expression: Expression) -> Iterator[str]:
-    if isinstance(expression, Rule):
-        yield expression.name
-    for child in children(expression):
-        yield from _references(child)
+    def is_optional(self, name: str) -> bool:
+        """Whether a rule that is regular matches the empty text."""
+        return is_nullable(self._rules[name], self.is_optional)
 
 
 def _height(expression: Expression, heights: dict[str, int]) -> int:
@@ -141,62 +124,43 @@ def _height(expression: Expression, heights: dict[str, int]) -> int:
     return 1 + max((_height(child, heights) for child in children(expression)), default=0)
 
 
-def _check_possible(rules: dict[str, Expression]) -> None:
-    """Refuse what no finite text can complete."""
-    possible: set[str] = set()
-    order = list(rules.items())
-    for _ in range(MAX_PASSES):
-        num_before = len(possible)
-        order.reverse()
-        for name, rule in order:
-            if name not in possible and is_possible(rule, possible):
-                possible.add(name)
-        if len(possible) == num_before:
-            break
-    if "root" not in possible:
-        raise UnsupportedGrammarError("grammar: no finite output satisfies it")
+def _lexed(rules: dict[str, Expression], regular: _Regular, grain: Grain) -> Lexed:
+    """The rules that `root` needs, over terminals."""
+    names: dict[Expression, str] = {}
 
-
-def _trees(rules: dict[str, Expression], regular: _Regular, grain: Grain) -> dict[str, Tree]:
-    """The rules over terminals."""
+    def terminal(expression: Expression) -> Rule:
+        return Rule(names.setdefault(expression, f"#{len(names)}"))  # GBNF's names begin with a letter
 
     def is_terminal(expression: Expression) -> bool:
         if grain is Grain.CHARACTERS or (grain is Grain.RULES and isinstance(expression, Sequence)):
             return False
         return regular.terminal(expression) is not None
 
-    def tree(expression: Expression) -> Tree:
+    def split(expression: Expression) -> Expression:
         if is_terminal(expression):
-            return Terminal(expression, regular.is_optional(expression))
+            return terminal(expression)
         match expression:
             case Text(text):
-                return InOrder(tuple(Terminal(Text(char), False) for char in text))
+                return Sequence(tuple(terminal(Text(char)) for char in text))
             case Characters():
-                return Terminal(expression, False)
+                return terminal(expression)
             case Rule():
                 return expression
             case Sequence(parts):
-                return InOrder(tuple(map(tree, _runs(parts, regular) if grain is Grain.RUNS else parts)))
+                return Sequence(tuple(map(split, _runs(parts, regular) if grain is Grain.RUNS else parts)))
             case Choice(options):
-                return OneOf(tuple(map(tree, options)))
+                return Choice(tuple(map(split, options)))
             case Repeat(part, low, high):
-                return Times(tree(part), low, high)
+                return Repeat(split(part), low, high)
 
-    trees = {"root": tree(rules["root"])}
-    pending = list(_rules_of(trees["root"]))
+    found: dict[str, Expression] = {}
+    pending = ["root"]
     while pending:
         name = pending.pop()
-        if name not in trees:
-            trees[name] = tree(rules[name])
-            pending += _rules_of(trees[name])
-    return trees
-
-
-def _rules_of(tree: Tree) -> Iterator[str]:
-    if isinstance(tree, Rule):
-        yield tree.name
-    for part in parts_of(tree):
-        yield from _rules_of(part)
+        if name in rules and name not in found:
+            found[name] = split(rules[name])
+            pending += references(found[name])
+    return Lexed(found, {name: expression for expression, name in names.items()})
 
 
 def _runs(parts: tuple[Expression, ...], regular: _Regular) -> list[Expression]:
@@ -218,36 +182,36 @@ def _runs(parts: tuple[Expression, ...], regular: _Regular) -> list[Expression]:
 
 
 class _Writer:
-    def __init__(self, trees: dict[str, Tree], regular: _Regular) -> None:
-        self._trees, self._regular = trees, regular
+    def __init__(self, lexed: Lexed, regular: _Regular) -> None:
+        self._lexed, self._regular = lexed, regular
         self._names = {"root": "start"}
         self._terminals: dict[str, str] = {}
 
     def written(self) -> str:
         lines: dict[str, str] = {}
         while pending := [name for name in self._names if name not in lines]:
-            lines |= {name: f"{self._names[name]}: {self._tree(self._trees[name])}" for name in pending}
+            lines |= {name: f"{self._names[name]}: {self._expression(self._lexed.rules[name])}" for name in pending}
         return "\n".join([*lines.values(), *(f"{name}: {source}" for source, name in self._terminals.items())]) + "\n"
 
-    def _tree(self, tree: Tree) -> str:
-        match tree:
-            case Terminal(expression, optional):
-                return self._terminal(self._regular.terminal(expression) or "", optional)
+    def _expression(self, expression: Expression) -> str:
+        match expression:
+            case Rule(name) if name in self._lexed.terminals:
+                return self._terminal(self._lexed.terminals[name])
             case Rule(name):
                 return self._names.setdefault(name, f"r{len(self._names)}")
-            case InOrder(parts):
-                return " ".join(map(self._tree, parts)) or '""'
-            case OneOf(options):
-                return f"({' | '.join(map(self._tree, options))})"
-            case Times(part, low, high):
-                return f"({self._tree(part)}){written_bounds(low, high)}"
+            case Sequence(parts):
+                return " ".join(map(self._expression, parts)) or '""'
+            case Choice(options):
+                return f"({' | '.join(map(self._expression, options))})"
+            case Repeat(part, low, high):
+                return f"({self._expression(part)}){written_bounds(low, high)}"
+        raise AssertionError(expression)
 
-    def _terminal(self, body: str, optional: bool) -> str:
+    def _terminal(self, terminal: Expression) -> str:
         """It has at least one character."""
-        source = f"({body}) & /(?s:.)+/" if optional else body
+        source, optional = self._regular.terminal(terminal), is_nullable(terminal, self._regular.is_optional)
+        assert source is not None, "it is regular"
+        if optional:
+            source = f"({source}) & /(?s:.)+/"
         name = self._terminals.setdefault(source, f"T{len(self._terminals)}")
         return f"{name}?" if optional else name
-
-
-def written_bounds(low: int, high: int | None) -> str:
-    return "*" if (low, high) == (0, None) else f"{{{low},{'' if high is None else high}}}"

@@ -6,17 +6,13 @@ from typing import Any
 
 from pelton.error_text import shown
 from pelton.grammar.backend import GrammarVocabulary, UnsupportedGrammarError
+from pelton.grammar.characters import intersection, without
+from pelton.grammar.expressions import characters_of
 from pelton.grammar.json_keywords import reduced_schema
 from pelton.grammar.llguidance_lark import lark_grammar
-from pelton.grammar.llguidance_regex import (
-    characters_of,
-    intersection,
-    read_regex,
-    without,
-    write_regex,
-)
+from pelton.grammar.llguidance_regex import lark_text, write_regex
 from pelton.grammar.llguidance_tags import tags_grammar
-from pelton.grammar.llguidance_text import lark_text
+from pelton.grammar.regex_reader import read_regex
 from pelton.structured_outputs_params import StructuredOutputsParams
 
 WHITESPACE = r" |\n[ \t]{0,40}"
@@ -52,7 +48,7 @@ def _lark(params: StructuredOutputsParams, vocabulary: GrammarVocabulary | None)
 
 def json_schema(schema: dict[str, Any] | bool, params: StructuredOutputsParams, field: str) -> dict[str, Any]:
     """A schema for llguidance, which keeps all of it and takes its options from within."""
-    reduced = reduced_schema(schema, field, closed=params.disable_additional_properties)
+    reduced = reduced_schema(schema, field, closed=bool(params.disable_additional_properties))
     options: dict[str, Any] = {"json_allowed_escapes": JSON_ESCAPES, "whitespace_flexible": False}
     if not params.disable_any_whitespace:
         pattern = _whitespace_regex(params.whitespace_pattern or WHITESPACE)

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from pelton.error_text import message_of, shown
 from pelton.grammar.backend import UnsupportedGrammarError
+from pelton.grammar.gbnf_reader import gbnf_rules
 from pelton.grammar.llguidance_gbnf import gbnf_as_lark
 from pelton.grammar.llguidance_lark_rules import ANYTHING, has_finite_text
-from pelton.grammar.xgrammar_gbnf import gbnf_rules
 
 MAX_LEVELS = 1_000
 """Rules, and brackets within brackets of each of them."""
@@ -24,8 +24,9 @@ _TOKEN = re.compile(
     | (?P<text> "(?:[^"\\\n]|\\.)*"i? )
     | (?P<regex> /(?:[^/\\\n]|\\.)+/[imslux]* )
     | (?P<directive> %[A-Za-z_]+ )
-    | (?P<attributes> \[ [^\[\]\n"]* \b(?:temperature|max_tokens)\s*= )
-    | (?P<other> . )
+    | (?P<attribute> \b\w+ (?=\s*=) )
+    | (?P<special> <[^\s>]*>? )
+    | (?P<other> \w+ | \s+ | . )
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -102,8 +103,10 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
 def _with_reduced_schemas(text: str, reduce_schema: ReduceSchema) -> str:
     pieces: list[str] = []
     for token in _tokens(text):
-        if token.lastgroup == "attributes":
-            _refuse(token[0], "an attribute for sampling")
+        if token.lastgroup == "attribute":
+            _refuse(token[0], "an attribute")
+        if token.lastgroup == "special":
+            _refuse(token[0], "a special token, which is no text, or the number of one")
         if token[0] == "%ignore" and _REST_IS_SPACE.match(text, token.end()):
             _refuse(token[0], "a directive about nothing")
         if token[0] == "%json":

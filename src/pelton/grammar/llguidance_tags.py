@@ -1,6 +1,7 @@
 """Structural tags for llguidance: free text with constrained parts, in both of the forms that vLLM takes."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -8,7 +9,8 @@ from pelton.error_text import shown
 from pelton.grammar.backend import GrammarVocabulary, UnsupportedGrammarError
 from pelton.grammar.json_references import Path, check_depth, pointer
 from pelton.grammar.llguidance_lark import checked_levels
-from pelton.grammar.llguidance_regex import read_regex, write_regex, written_literal
+from pelton.grammar.llguidance_regex import write_regex, written_literal
+from pelton.grammar.regex_reader import read_regex
 
 MAX_TAGS = 1_000
 _ANY = "(?s:.)*"
@@ -27,9 +29,9 @@ def tags_grammar(tag: dict[str, Any], reduce_schema: ReduceSchema, vocabulary: G
 class _Writer:
     def __init__(self, reduce_schema: ReduceSchema, vocabulary: GrammarVocabulary | None) -> None:
         self._reduce_schema = reduce_schema
-        self._special = {
-            vocabulary.token_bytes[token_id]: token_id for token_id in vocabulary.special_token_ids
-        } if vocabulary is not None else {}  # fmt: skip
+        self._special = {} if vocabulary is None else _special_tokens(vocabulary)
+        texts = sorted(self._special, key=len, reverse=True)
+        self._special_texts = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
         self.lines: list[str] = []
         self._num_tags = 0
         self._kinds: dict[str, Callable[[dict[str, Any], Path], str]] = {
@@ -104,12 +106,13 @@ class _Writer:
         return name
 
     def _literal(self, text: str) -> str:
-        """The text, or the special token that reads so."""
-        if not text:
-            return '""'
-        token_id = self._special.get(text.encode())
-        plain = f"/{written_literal(text)}/"
-        return plain if token_id is None else f"({plain} | <[{token_id}]>)"
+        """The text, with or without special tokens that read like parts of it."""
+        written = []
+        for piece in filter(None, [text] if self._special_texts is None else self._special_texts.split(text)):
+            plain = f"/{written_literal(piece)}/"
+            token_id = self._special.get(piece)
+            written.append(plain if token_id is None else f"({plain} | <[{token_id}]>)")
+        return " ".join(written) or '""'
 
     # Formats
 
@@ -211,7 +214,7 @@ class _Writer:
         at_least_one: bool,
         stop_after_first: bool,
     ) -> str:
-        """Text without triggers, and tags where one comes."""
+        """Text without triggers, and tags where one comes; with `at_least_one` it begins with a tag."""
         for trigger in triggers:
             if any(trigger in other for other in triggers if other != trigger):
                 self._refuse(
@@ -230,16 +233,17 @@ class _Writer:
             self._refuse("triggers", path, f"has {shown(unused[0])}, with which no tag begins; leave it out")
         starts = [f"{self._start(triggers, trigger)} ({' | '.join(options[trigger])})" for trigger in triggers]
         one = self._rule(" | ".join(starts))
+        first = " | ".join(f"{self._literal(trigger)} ({' | '.join(options[trigger])})" for trigger in triggers)
         anywhere = "|".join(map(written_literal, triggers))
         tail = self._terminal(f"/{_ANY}/ & ~/{_ANY}(?:{anywhere}){_ANY}/ & /(?s:.)+/")
         if stop_after_first:
-            return one if at_least_one else f"({one} | {tail}?)"
-        return f"{one}{'+' if at_least_one else '*'} {tail}?"
+            return f"({first})" if at_least_one else f"({one} | {tail}?)"
+        return f"({first}) {one}* {tail}?" if at_least_one else f"{one}* {tail}?"
 
     def _start(self, triggers: list[str], trigger: str) -> str:
         """Text up to a trigger, as text or as the special token that reads so."""
         written = self._until(triggers, trigger)
-        token_id = self._special.get(trigger.encode())
+        token_id = self._special.get(trigger)
         if token_id is None:
             return written
         anywhere = "|".join(map(written_literal, triggers))
@@ -252,3 +256,9 @@ class _Writer:
         separator = self._literal(self._text(value, "separator", path))
         more = "" if self._flag(value, "stop_after_first", path) else f" ({separator} {one})*"
         return f"({one}{more})" if self._flag(value, "at_least_one", path) else f"({one}{more})?"
+
+
+def _special_tokens(vocabulary: GrammarVocabulary) -> dict[str, int]:
+    """Those that have a text."""
+    texts = {token_id: vocabulary.token_bytes[token_id] for token_id in vocabulary.special_token_ids}
+    return {data.decode(errors="replace"): token_id for token_id, data in texts.items() if data}

@@ -4,8 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from pelton.grammar.llguidance_regex import Ranges, union
-from pelton.grammar.xgrammar_ebnf import Characters, Expression, Repeat, Rule, Sequence, Text, children
+from pelton.grammar.characters import Ranges, single, union
+from pelton.grammar.expressions import (
+    Characters,
+    Choice,
+    Expression,
+    Repeat,
+    Rule,
+    Sequence,
+    Text,
+    children,
+    is_nullable,
+)
 
 MAX_PASSES = 200
 """Over all rules, to find what may follow what."""
@@ -14,42 +24,12 @@ MAX_COMPARED = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
-    """What the lexer takes as one; `optional`: it may be left out, for the expression matches the empty text."""
+class Lexed:
+    """A grammar whose rules hold no characters, but the names of rules and of terminals."""
 
-    expression: Expression
-    optional: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    parts: tuple["Tree", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    options: tuple["Tree", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    part: "Tree"
-    low: int
-    high: int | None
-
-
-Tree = Terminal | Rule | InOrder | OneOf | Times
-
-
-def parts_of(tree: Tree) -> tuple[Tree, ...]:
-    match tree:
-        case InOrder(parts):
-            return parts
-        case OneOf(options):
-            return options
-        case Times(part):
-            return (part,)
-    return ()
+    rules: dict[str, Expression]
+    terminals: dict[str, Expression]
+    """What the lexer takes as one, by names that no rule has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +57,12 @@ class _Automaton:
         self.characters: list[Ranges] = []
         self.after: list[set[int]] = []
         positions = self._positions(expression)
-        self.first, self.last = positions.first, positions.last
+        self.first, self.last, self.nullable = positions.first, positions.last, positions.nullable
 
     def _positions(self, expression: Expression) -> _Positions:
         match expression:
             case Text(text):
-                return self._in_order([self._single(((ord(char), ord(char)),)) for char in text])
+                return self._in_order([self._single(single(ord(char))) for char in text])
             case Characters(ranges):
                 return self._single(ranges)
             case Rule(name):
@@ -127,24 +107,26 @@ class _Automaton:
             self.after[position] |= first
 
 
-def lexing_decides(rules: dict[str, Expression], trees: dict[str, Tree]) -> bool:
-    """Whether it may be of effect that a terminal goes on as long as it, or another one, can."""
+def lexing_decides(lexed: Lexed, rules: dict[str, Expression]) -> bool:
+    """Whether it may be of effect that a terminal goes on as long as it, or another one, can. `rules` are those that
+    the terminals may name."""
     try:
-        return _LexingCheck(rules, trees).may_decide()
+        return _LexingCheck(lexed, rules).may_decide()
     except _TooLargeError:
         return True
 
 
 class _LexingCheck:
-    def __init__(self, rules: dict[str, Expression], trees: dict[str, Tree]) -> None:
-        self._trees = trees
-        self._first: dict[str, Ranges] = dict.fromkeys(trees, ())
-        self._nullable: dict[str, bool] = dict.fromkeys(trees, False)
-        self._follow: dict[str, Ranges] = dict.fromkeys(trees, ())
-        self._terminals: dict[Expression, _Automaton] = {}
-        self._after: dict[Expression, Ranges] = {}
-        for tree in trees.values():
-            self._collect(tree, rules)
+    def __init__(self, lexed: Lexed, rules: dict[str, Expression]) -> None:
+        self._rules = lexed.rules
+        self._terminals = {name: _Automaton(terminal, rules) for name, terminal in lexed.terminals.items()}
+        # Of rules and terminals: the characters that may be first, and behind it, and whether it may be empty.
+        self._first: dict[str, Ranges] = dict.fromkeys(lexed.rules, ())
+        self._follow: dict[str, Ranges] = dict.fromkeys((*lexed.rules, *lexed.terminals), ())
+        self._nullable = dict.fromkeys(lexed.rules, False)
+        for name, automaton in self._terminals.items():
+            self._first[name] = union(*(automaton.characters[position] for position in automaton.first))
+            self._nullable[name] = automaton.nullable
         self._num_compared = 0
 
     def may_decide(self) -> bool:
@@ -152,17 +134,10 @@ class _LexingCheck:
         self._until_stable(self._update_first)
         self._until_stable(self._update_follow)
         return any(
-            self._may_go_on(left, self._after[expression], right)
-            for expression, left in self._terminals.items()
+            self._may_go_on(left, self._follow[name], right)
+            for name, left in self._terminals.items()
             for right in self._terminals.values()
         )
-
-    def _collect(self, tree: Tree, rules: dict[str, Expression]) -> None:
-        if isinstance(tree, Terminal) and tree.expression not in self._terminals:
-            self._terminals[tree.expression] = _Automaton(tree.expression, rules)
-            self._after[tree.expression] = ()
-        for part in parts_of(tree):
-            self._collect(part, rules)
 
     @staticmethod
     def _until_stable(update: Callable[[], bool]) -> None:
@@ -172,58 +147,42 @@ class _LexingCheck:
         raise _TooLargeError
 
     def _update_first(self) -> bool:
-        found = {name: self._first_of(tree) for name, tree in self._trees.items()}
-        nullable = {name: self._is_nullable(tree) for name, tree in self._trees.items()}
-        changed = (found, nullable) != (self._first, self._nullable)
-        self._first, self._nullable = found, nullable
-        return changed
+        before = dict(self._first), dict(self._nullable)
+        self._first |= {name: self._first_of(rule) for name, rule in self._rules.items()}
+        self._nullable |= {name: self._is_nullable(rule) for name, rule in self._rules.items()}
+        return before != (self._first, self._nullable)
 
-    def _is_nullable(self, tree: Tree) -> bool:
-        match tree:
-            case Terminal(_, optional):
-                return optional
-            case Rule(name):
-                return self._nullable[name]
-            case InOrder(parts):
-                return all(map(self._is_nullable, parts))
-            case OneOf(options):
-                return any(map(self._is_nullable, options))
-            case Times(part, low, _):
-                return low == 0 or self._is_nullable(part)
+    def _is_nullable(self, expression: Expression) -> bool:
+        return is_nullable(expression, self._nullable.__getitem__)
 
-    def _first_of(self, tree: Tree) -> Ranges:
-        match tree:
-            case Terminal(expression):
-                automaton = self._terminals[expression]
-                return union(*(automaton.characters[position] for position in automaton.first))
+    def _first_of(self, expression: Expression) -> Ranges:
+        parts = children(expression)
+        match expression:
             case Rule(name):
                 return self._first[name]
-            case InOrder(parts):
-                needed = [part for index, part in enumerate(parts) if all(map(self._is_nullable, parts[:index]))]
-                return union(*map(self._first_of, needed))
-        return union(*map(self._first_of, parts_of(tree)))
+            case Sequence():
+                parts = tuple(part for index, part in enumerate(parts) if all(map(self._is_nullable, parts[:index])))
+        return union(*map(self._first_of, parts))
 
     def _update_follow(self) -> bool:
-        before = dict(self._follow), dict(self._after)
-        for name, tree in self._trees.items():
-            self._spread(tree, self._follow[name])
-        return before != (self._follow, self._after)
+        before = dict(self._follow)
+        for name, rule in self._rules.items():
+            self._spread(rule, self._follow[name])
+        return before != self._follow
 
-    def _spread(self, tree: Tree, follow: Ranges) -> None:
-        """Say what may come after the tree to all that it may end with."""
-        match tree:
-            case Terminal(expression):
-                self._after[expression] = union(self._after[expression], follow)
+    def _spread(self, expression: Expression, follow: Ranges) -> None:
+        """Say what may come after it to all that it may end with."""
+        match expression:
             case Rule(name):
                 self._follow[name] = union(self._follow[name], follow)
-            case InOrder(parts):
+            case Sequence(parts):
                 for part in reversed(parts):
                     self._spread(part, follow)
                     follow = union(self._first_of(part), follow if self._is_nullable(part) else ())
-            case OneOf(options):
+            case Choice(options):
                 for option in options:
                     self._spread(option, follow)
-            case Times(part, _, high):
+            case Repeat(part, _, high):
                 self._spread(part, follow if high == 1 else union(follow, self._first_of(part)))
 
     def _may_go_on(self, left: _Automaton, after: Ranges, right: _Automaton) -> bool:

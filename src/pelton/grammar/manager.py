@@ -9,38 +9,32 @@ from logging import getLogger
 from threading import Lock
 
 import msgspec
-import numpy as np
 
 from pelton.config import StructuredOutputsConfig
 from pelton.core.messages import EngineCoreRequest
 from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, Request
 from pelton.error_text import described
-from pelton.grammar.backend import CompiledGrammar, GrammarBackend, GrammarVocabulary, UnsupportedGrammarError
+from pelton.grammar.backend import GrammarBackend, OutputVocabulary, UnsupportedGrammarError
 from pelton.grammar.compile_pool import CompilePool, Task
-from pelton.grammar.constraint import GrammarConstraint
+from pelton.grammar.constraint import CompiledConstraint, GrammarConstraint
+from pelton.grammar.lasting_grammar import LastingGrammar
 from pelton.grammar.registry import load_backend
 from pelton.ops import mask_words
-from pelton.ops.arrays import UInt32
 from pelton.structured_outputs_params import StructuredOutputsParams
 
 logger = getLogger(__name__)
 
+MAX_CACHE_BYTES = 512 << 20
+"""Of memory, for compiled constraints that are kept."""
 _NUM_THREADS = 2
 _ENCODER = msgspec.msgpack.Encoder()
-
-
-@dataclass(frozen=True)
-class _Compiled:
-    grammar: CompiledGrammar
-    first_mask: UInt32
-    """[ceil(V / 32)] what may come first."""
 
 
 @dataclass
 class _Compilation:
     """One constraint, and the requests that wait for it."""
 
-    task: Task[_Compiled]
+    task: Task[CompiledConstraint]
     waiting: dict[str, tuple[Request, float]] = field(default_factory=dict)
     """By id, and until when: in seconds of the manager's clock."""
 
@@ -55,7 +49,7 @@ class StructuredOutputManager:
         self,
         config: StructuredOutputsConfig,
         vocab_size: int,
-        load_vocabulary: Callable[[], GrammarVocabulary],
+        load_vocabulary: Callable[[], OutputVocabulary],
         *,
         can_force: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -66,12 +60,12 @@ class StructuredOutputManager:
         self._load_vocabulary = load_vocabulary
         self._can_force = can_force
         self._clock = clock
-        self._pool: CompilePool[_Compiled] = CompilePool(_NUM_THREADS)
+        self._pool: CompilePool[CompiledConstraint] = CompilePool(_NUM_THREADS)
         self._backends: dict[str, GrammarBackend] = {}
         self._backends_lock = Lock()
-        self._vocabulary: GrammarVocabulary | None = None
+        self._vocabulary: OutputVocabulary | None = None
         self._compilations: dict[bytes, _Compilation] = {}
-        self._cache: OrderedDict[bytes, _Compiled] = OrderedDict()
+        self._cache: OrderedDict[bytes, CompiledConstraint] = OrderedDict()
         """The one used last is last."""
 
     def start(self, request: Request) -> bool:
@@ -83,7 +77,7 @@ class StructuredOutputManager:
         assert params is not None
         key = _ENCODER.encode(params)
         compiled = self._cache.get(key)
-        if compiled is not None:
+        if compiled is not None and not compiled.grammar.is_worn:
             self._cache.move_to_end(key)
             self._constrain(request, compiled)
             return True
@@ -145,9 +139,15 @@ class StructuredOutputManager:
             return [(request, f"the constraint could not be compiled: {described(task.error)}") for request in requests]
         assert task.result is not None
         self._cache[key] = task.result
-        if len(self._cache) > self._config.cache_size:
-            self._cache.popitem(last=False)
+        self._evict()
         return [(request, self._try_to_constrain(request, task.result)) for request in requests]
+
+    def _evict(self) -> None:
+        """Leave what was used last, as far as its number and its memory are within the limits."""
+        num_bytes = sum(compiled.grammar.num_bytes for compiled in self._cache.values())
+        while len(self._cache) > self._config.cache_size or (num_bytes > MAX_CACHE_BYTES and len(self._cache) > 1):
+            _, compiled = self._cache.popitem(last=False)
+            num_bytes -= compiled.grammar.num_bytes
 
     def _expire(self, key: bytes, compilation: _Compilation) -> list[tuple[Request, str]]:
         now = self._clock()
@@ -162,12 +162,11 @@ class StructuredOutputManager:
         )
         return [(request, message) for request in expired]
 
-    def _compile(self, params: StructuredOutputsParams) -> _Compiled:
+    def _compile(self, params: StructuredOutputsParams) -> CompiledConstraint:
         """In a thread of the pool."""
-        grammar = self._backend(params.backend).compile(params)
-        first_mask = np.zeros(mask_words(self._vocab_size), np.uint32)
-        grammar.new_matcher().fill_bitmask(first_mask)
-        return _Compiled(grammar, first_mask)
+        grammar = LastingGrammar(partial(self._backend(params.backend).compile, params))
+        assert self._vocabulary is not None, "the backend has it"
+        return CompiledConstraint.of(grammar, mask_words(self._vocab_size), self._vocabulary.shortened_first_ids)
 
     def _backend(self, name: str) -> GrammarBackend:
         with self._backends_lock:
@@ -177,7 +176,7 @@ class StructuredOutputManager:
                 self._backends[name] = load_backend(name)(self._vocabulary)
             return self._backends[name]
 
-    def _try_to_constrain(self, request: Request, compiled: _Compiled) -> str:
+    def _try_to_constrain(self, request: Request, compiled: CompiledConstraint) -> str:
         """Returns why it cannot be; empty if it is."""
         try:
             self._constrain(request, compiled)
@@ -185,15 +184,10 @@ class StructuredOutputManager:
             return f"{CONSTRAINT_FAILED}{error}"
         return ""
 
-    def _constrain(self, request: Request, compiled: _Compiled) -> None:
+    def _constrain(self, request: Request, compiled: CompiledConstraint) -> None:
         message = request.message
-        try:
-            matcher = compiled.grammar.new_matcher()
-        except Exception as error:  # of a library
-            raise ConstraintError(f"the constraint cannot be followed: {described(error)}") from error
         request.constraint = GrammarConstraint(
-            matcher,
-            compiled.first_mask,
+            compiled,
             request.eos_token_ids | request.stop_token_ids,
             reasoning=message.reasoning,
             can_force=self._can_force and may_be_forced(message),
@@ -201,11 +195,13 @@ class StructuredOutputManager:
 
 
 def may_be_forced(message: EngineCoreRequest) -> bool:
-    """Whether a token that is the only one allowed is sure to be sampled, and nobody asks how likely it was."""
+    """Whether a token that is the only one allowed is sure to be sampled, nobody asks how likely it was, and no stop
+    string may end the output before it."""
     params = message.sampling_params
     return not (
         params.logprobs is not None
         or params.min_tokens
+        or params.stop_strings
         or params.allowed_token_ids is not None
         or message.bad_words_token_ids
     )

@@ -28,23 +28,30 @@ def resolve(params: StructuredOutputsParams) -> StructuredOutputsParams:
     Raises ValueError if there is none: UnsupportedGrammarError with what each of them says, or with the remedy if one
     is not installed.
     """
-    names = tuple(BACKENDS) if params.backend == "auto" else (params.backend,)
+    check_installed(params.backend)
     messages: dict[str, None] = {}
-    is_any_installed = False
-    for name in names:  # no more of them are imported than needed
+    for name in _names(params.backend):  # no more of them are imported than needed
         backend = load_backend(name)
         if not backend.is_installed():
             continue
-        is_any_installed = True
         try:
             backend.check(params)
         except UnsupportedGrammarError as error:
             messages[str(error)] = None
             continue
         return msgspec.structs.replace(params, backend=name)
-    if not is_any_installed:
-        raise ValueError(
-            f"the backend {' or '.join(names)} is not installed; pip install {names[0]}"
-            + ("" if params.backend == "auto" else ", or leave out backend")
-        )
     raise UnsupportedGrammarError("; ".join(messages))
+
+
+def check_installed(name: str) -> None:
+    """Raise ValueError if this backend, or with auto any, is not installed."""
+    names = _names(name)
+    if not any(load_backend(one).is_installed() for one in names):
+        remedy = (
+            "pip install llguidance" if name != "xgrammar" else "pip install 'pelton[xgrammar]', or leave out backend"
+        )
+        raise ValueError(f"the backend {' or '.join(names)} is not installed; {remedy}")
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return tuple(BACKENDS) if name == "auto" else (name,)

@@ -22,10 +22,10 @@ from pelton.grammar.backend import (
     GrammarVocabulary,
     UnsupportedGrammarError,
 )
-from pelton.grammar.llguidance_regex import read_regex
-from pelton.grammar.xgrammar_ebnf import Expression, Grammar, Text, check_repeats, choice
-from pelton.grammar.xgrammar_gbnf import gbnf_rules
-from pelton.grammar.xgrammar_regex import expression_of
+from pelton.grammar.expressions import Expression, Text, choice
+from pelton.grammar.gbnf_reader import gbnf_rules
+from pelton.grammar.regex_reader import read_regex
+from pelton.grammar.xgrammar_ebnf import Grammar, check_repeats
 from pelton.grammar.xgrammar_schema import json_rules, space_of
 from pelton.grammar.xgrammar_tags import read_tags
 from pelton.ops.arrays import UInt32
@@ -64,9 +64,14 @@ class XgrammarMatcher(GrammarMatcher):
 
 
 class XgrammarGrammar(CompiledGrammar):
-    def __init__(self, new_matcher: Callable[[], Any], tokens: _Tokens) -> None:
+    def __init__(self, new_matcher: Callable[[], Any], tokens: _Tokens, num_bytes: int) -> None:
         self._new_matcher = new_matcher
         self._tokens = tokens
+        self._num_bytes = num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
 
     def new_matcher(self) -> XgrammarMatcher:
         return XgrammarMatcher(self._new_matcher(), self._tokens)
@@ -108,14 +113,16 @@ class XgrammarBackend(GrammarBackend):
         except (RuntimeError, ValueError, TypeError) as error:
             message = _PLACE.sub("", str(error)) or described(error)
             raise UnsupportedGrammarError(f"{params.kind}: xgrammar cannot compile it: {shown(message)}") from None
-        return XgrammarGrammar(partial(self._library.GrammarMatcher, grammar), self._tokens)
+        num_bytes = int(grammar.memory_size_bytes)
+        return XgrammarGrammar(partial(self._library.GrammarMatcher, grammar), self._tokens, num_bytes)
 
 
 def _source(params: StructuredOutputsParams) -> str | dict[str, Any]:
     """What xgrammar compiles: a grammar, or a structural tag. Raises UnsupportedGrammarError."""
     if params.structural_tag is not None:
         assert isinstance(params.structural_tag, dict), "params have parsed it"
-        return read_tags(params.structural_tag, space_of(params), names_only=params.disable_additional_properties)
+        names_only = bool(params.disable_additional_properties)
+        return read_tags(params.structural_tag, space_of(params), names_only=names_only)
     rules = _rules(params)
     if params.kind in ("regex", "grammar"):
         check_repeats(params.kind, rules)
@@ -124,7 +131,7 @@ def _source(params: StructuredOutputsParams) -> str | dict[str, Any]:
 
 def _rules(params: StructuredOutputsParams) -> dict[str, Expression]:
     if params.regex is not None:
-        return {"root": expression_of(read_regex(params.regex, "regex"))}
+        return {"root": read_regex(params.regex, "regex")}
     if params.choice is not None:
         return {"root": choice(*map(Text, dict.fromkeys(params.choice)))}
     if params.grammar is not None:

@@ -1,13 +1,25 @@
-"""Context-free grammars over characters, and how they are written for xgrammar.
+"""Context-free grammars, as they are written for xgrammar.
 
 Everything that xgrammar compiles for Pelton is written here, in the part of its notation that has one clear meaning.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.llguidance_regex import Ranges
+from pelton.grammar.expressions import (
+    EMPTY,
+    Characters,
+    Choice,
+    Expression,
+    Repeat,
+    Rule,
+    Sequence,
+    Text,
+    children,
+    is_possible,
+    possible_rules,
+    reachable,
+    sequence,
+    written_bounds,
+)
 
 MAX_PARTS = 30_000
 """Characters, texts, references and repetitions of a grammar: compiling takes some milliseconds for each ten."""
@@ -15,101 +27,8 @@ MAX_CHARACTERS = 200_000
 """Of all texts of a grammar."""
 MAX_NESTED_REPEAT = 500
 """Repetitions of repetitions with bounds, multiplied. Masks of ambiguous ones take time in proportion, and more."""
-_MAX_PASSES = 200
 _MAX_COUNT = 127
 _BLOCK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Characters:
-    """One character of these; surrogates must not be among them."""
-
-    ranges: Ranges
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    parts: tuple["Expression", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Without options: what nothing matches."""
-
-    options: tuple["Expression", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    part: "Expression"
-    low: int
-    high: int | None
-
-
-Expression = Text | Characters | Rule | Sequence | Choice | Repeat
-
-EMPTY = Text("")
-NOTHING = Choice(())
-
-
-def sequence(*parts: Expression) -> Expression:
-    kept = tuple(part for part in parts if part is not EMPTY)
-    return kept[0] if len(kept) == 1 else Sequence(kept)
-
-
-def choice(*options: Expression) -> Expression:
-    return options[0] if len(options) == 1 else Choice(options)
-
-
-def optional(part: Expression) -> Expression:
-    return Repeat(part, 0, 1)
-
-
-def children(expression: Expression) -> tuple[Expression, ...]:
-    match expression:
-        case Sequence(parts):
-            return parts
-        case Choice(options):
-            return options
-        case Repeat(part):
-            return (part,)
-    return ()
-
-
-def reachable(rules: dict[str, Expression]) -> list[str]:
-    """The rules that `root` needs, each behind those that it refers to, as far as there are no circles."""
-    order: list[str] = []
-    seen = {"root"}
-    stack = [("root", _references(rules["root"]))]
-    while stack:
-        name, references = stack[-1]
-        following = next((other for other in references if other not in seen), None)
-        if following is None:
-            order.append(name)
-            stack.pop()
-        else:
-            seen.add(following)
-            stack.append((following, _references(rules[following])))
-    return order
-
-
-def _references(expression: Expression) -> Iterator[str]:
-    stack = [expression]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, Rule):
-            yield part.name
-        stack += reversed(children(part))
 
 
 class Grammar:
@@ -126,7 +45,7 @@ class Grammar:
         Raises UnsupportedGrammarError if none is left, or if it is too large.
         """
         order = reachable(self._rules)
-        possible = self._possible(order)
+        possible = possible_rules(self._rules, self._field)
         if "root" not in possible:
             raise UnsupportedGrammarError(f"{self._field}: no text can meet the constraint; correct it")
         self._check_size(order)
@@ -135,18 +54,6 @@ class Grammar:
         # xgrammar's masks are too narrow where the root rule is used by others.
         lines = [f"{writer.names[name]} ::= {writer.written(self._rules[name])}" for name in order]
         return "\n".join(("root ::= r0", *lines, *writer.loops))
-
-    def _possible(self, order: list[str]) -> set[str]:
-        """The rules that some finite text matches."""
-        possible: set[str] = set()
-        for _ in range(_MAX_PASSES):
-            num_before = len(possible)
-            for name in order:
-                if name not in possible and is_possible(self._rules[name], possible):
-                    possible.add(name)
-            if len(possible) == num_before:
-                return possible
-        raise UnsupportedGrammarError(f"{self._field}: its rules refer to each other in too many circles; simplify it")
 
     def _check_size(self, order: list[str]) -> None:
         num_parts = num_characters = 0
@@ -192,22 +99,6 @@ def check_repeats(field: str, rules: dict[str, Expression]) -> None:
         known[name] = repeats(rules[name])
 
 
-def is_possible(expression: Expression, possible: set[str]) -> bool:
-    """Whether some finite text matches it, if the rules are those of which this is known."""
-    match expression:
-        case Characters(ranges):
-            return bool(ranges)
-        case Rule(name):
-            return name in possible
-        case Sequence(parts):
-            return all(is_possible(part, possible) for part in parts)
-        case Choice(options):
-            return any(is_possible(option, possible) for option in options)
-        case Repeat(part, low):
-            return low == 0 or is_possible(part, possible)
-    return True
-
-
 class _Writer:
     """Writes expressions, without what is not possible."""
 
@@ -232,13 +123,13 @@ class _Writer:
                     self._in_brackets(option) for option in options if is_possible(option, self._possible)
                 )
             case Repeat(part, low, high):
-                if high == 0 or not is_possible(part, self._possible):
+                if high == 0 or part == EMPTY or not is_possible(part, self._possible):
                     return '""'
                 if high is None and not isinstance(part, Text | Characters):
                     return self._loop(part, low)
                 if isinstance(part, Characters) and max(low, high or 0) > _MAX_COUNT:
                     return self.written(_in_blocks(part, low, high))
-                return self._in_brackets(part) + _written_bounds(low, high)
+                return self._in_brackets(part) + written_bounds(low, high)
 
     def _loop(self, part: Expression, low: int) -> str:
         """As a rule that refers to itself behind each option: masks of a repeated choice are far slower, up to a
@@ -253,7 +144,7 @@ class _Writer:
 
     def _in_brackets(self, expression: Expression) -> str:
         text = self.written(expression)
-        return text if isinstance(expression, Text | Characters | Rule) else f"({text})"
+        return text if isinstance(expression, Text | Characters | Rule) or expression == EMPTY else f"({text})"
 
 
 def _in_blocks(part: Expression, low: int, high: int | None) -> Expression:
@@ -267,17 +158,6 @@ def _in_blocks(part: Expression, low: int, high: int | None) -> Expression:
     if blocks < 2:
         return sequence(first, Repeat(part, 0, high - low))
     return sequence(first, Repeat(block, 0, blocks - 1), Repeat(part, 0, _BLOCK + rest))
-
-
-def _written_bounds(low: int, high: int | None) -> str:
-    match low, high:
-        case 0, None:
-            return "*"
-        case 1, None:
-            return "+"
-        case 0, 1:
-            return "?"
-    return f"{{{low},{'' if high is None else high}}}"
 
 
 def _written_range(low: int, high: int) -> str:

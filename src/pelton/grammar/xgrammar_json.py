@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pelton.grammar.llguidance_regex import Ranges, intersection, without
-from pelton.grammar.xgrammar_ebnf import (
+from pelton.grammar.characters import Ranges, intersection, without
+from pelton.grammar.expressions import (
     EMPTY,
     NOTHING,
     Characters,

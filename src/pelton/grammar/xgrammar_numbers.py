@@ -3,7 +3,7 @@
 from fractions import Fraction
 from math import ceil, floor
 
-from pelton.grammar.xgrammar_ebnf import (
+from pelton.grammar.expressions import (
     EMPTY,
     NOTHING,
     Characters,

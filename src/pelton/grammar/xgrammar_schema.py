@@ -11,23 +11,26 @@ from typing import Any, NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.json_formats import FORMATS, WITHOUT_CONTENT
-from pelton.grammar.json_references import References, check_depth, pointer
-from pelton.grammar.llguidance_regex import Node, characters_of, intersection, read_regex, without
-from pelton.grammar.xgrammar_ebnf import (
+from pelton.grammar.characters import intersection, without
+from pelton.grammar.expressions import (
     EMPTY,
     NOTHING,
     Expression,
     Rule,
     Text,
-    check_repeats,
+    characters_of,
     choice,
+    encoded,
+    lengths_of,
     optional,
     sequence,
 )
+from pelton.grammar.json_formats import FORMATS, WITHOUT_CONTENT
+from pelton.grammar.json_references import References, check_depth, pointer
+from pelton.grammar.regex_reader import read_regex
+from pelton.grammar.xgrammar_ebnf import check_repeats
 from pelton.grammar.xgrammar_json import SPACES, JsonRules, NameTree, character_of, quoted, written
 from pelton.grammar.xgrammar_numbers import ANY_INTEGER, Bounds, decimals, integers
-from pelton.grammar.xgrammar_regex import expression_of, lengths_of
 from pelton.structured_outputs_params import StructuredOutputsParams
 
 MAX_MULTIPLE = 200
@@ -68,7 +71,7 @@ _OLD_DRAFTS = ("http://json-schema.org/draft-03", "http://json-schema.org/draft-
 def json_rules(params: StructuredOutputsParams) -> dict[str, Expression]:
     """The rules for `json` or `json_object`."""
     schema = {"type": "object"} if params.json is None else params.json
-    reader = SchemaReader(schema, "json", space_of(params), names_only=params.disable_additional_properties)
+    reader = SchemaReader(schema, "json", space_of(params), names_only=bool(params.disable_additional_properties))
     return reader.json.rules
 
 
@@ -77,13 +80,12 @@ def space_of(params: StructuredOutputsParams) -> Expression:
     if params.disable_any_whitespace:
         return EMPTY
     pattern = SPACE if params.whitespace_pattern is None else params.whitespace_pattern
-    node = read_regex(pattern, "whitespace_pattern")
-    foreign = intersection(characters_of(node), without(SPACES))
+    expression = read_regex(pattern, "whitespace_pattern")
+    foreign = intersection(characters_of(expression), without(SPACES))
     if foreign:
         raise UnsupportedGrammarError(
             f"whitespace_pattern must match nothing but spaces, tabs and line ends, got {shown(pattern)}"
         )
-    expression = expression_of(node)
     check_repeats("whitespace_pattern", {"root": expression})
     return optional(expression)
 
@@ -312,8 +314,8 @@ class SchemaReader:
             self._refuse("maxLength", path, f"cannot be kept beside {word} by xgrammar; let the {word} say it")
         return self._matching(node, word, path)
 
-    def _matching(self, node: Node, keyword: str, path: Path) -> Expression:
-        content = expression_of(node, character_of)
+    def _matching(self, node: Expression, keyword: str, path: Path) -> Expression:
+        content = encoded(node, character_of)
         check_repeats(f"{self._field}: the keyword {keyword} at {pointer(path)}", {"root": content})
         return quoted(content)
 
@@ -460,7 +462,7 @@ class SchemaReader:
             return self.json.object
         rest, rest_key = self._rest(schema, "additionalProperties", "unevaluatedProperties", path)
         if self._names_only and (properties or patterns) and rest_key not in schema:
-            rest = False
+            properties, rest = {**properties, **{name: True for name in required if name not in properties}}, False
         names = list(dict.fromkeys((*properties, *required)))
         if "propertyNames" in schema:
             key = self._restricted_key(schema, names, patterns, path)

@@ -5,11 +5,11 @@ from typing import Any, NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
+from pelton.grammar.expressions import Expression
+from pelton.grammar.gbnf_reader import gbnf_rules
 from pelton.grammar.json_references import check_depth, pointer
-from pelton.grammar.llguidance_regex import read_regex
-from pelton.grammar.xgrammar_ebnf import Expression, Grammar, check_repeats
-from pelton.grammar.xgrammar_gbnf import gbnf_rules
-from pelton.grammar.xgrammar_regex import expression_of
+from pelton.grammar.regex_reader import read_regex
+from pelton.grammar.xgrammar_ebnf import Grammar, check_repeats
 from pelton.grammar.xgrammar_schema import SchemaReader
 
 MAX_TAGS = 1_000
@@ -135,7 +135,7 @@ class _Reader:
     def _regex(self, value: dict[str, Any], path: Path) -> dict[str, Any]:
         self._check_fields(value, ("type", "pattern"), path)
         field = f"{_FIELD}: the pattern at {pointer(path)}"
-        rules = {"root": expression_of(read_regex(self._text(value, "pattern", path), field))}
+        rules = {"root": read_regex(self._text(value, "pattern", path), field)}
         check_repeats(field, rules)
         return {"type": "grammar", "grammar": Grammar(field, rules).written()}
 

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from pelton.core.messages import ModelRunnerOutput, RequestError, SchedulerOutput, TokenLogprobs
+from pelton.core.request import NO_TOKEN_LEFT
 from pelton.ops import INVALID_LOGITS, NO_CANDIDATE
 from pelton.runner.input_batch import InputBatch, StepInputs
 from pelton.runner.prompt_scoring import ScoringInputs
@@ -15,8 +16,8 @@ from pelton.runner.step_results import LogprobRows, StepResults
 _ERRORS = {
     INVALID_LOGITS: RequestError("the model's logits are not finite (NaN or infinity)", is_damage=True),
     NO_CANDIDATE: RequestError(
-        "no token is left to sample: structured_outputs, allowed_token_ids, bad_words, min_tokens or a logits "
-        "processor rule out all"
+        f"{NO_TOKEN_LEFT}structured_outputs, allowed_token_ids, bad_words, min_tokens or a logits processor rule out "
+        "all"
     ),
 }
 

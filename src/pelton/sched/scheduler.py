@@ -368,9 +368,19 @@ def _follow_constraint(request: Request, token_ids: list[int]) -> list[int]:
     if request.status is not RequestStatus.RUNNING:
         return []
     forced = request.append_forced(request.constraint.advance(token_ids))
+    min_tokens = request.message.sampling_params.min_tokens
+    if request.status is RequestStatus.RUNNING and request.num_output_tokens < min_tokens:
+        _check_may_go_on(request.constraint, request.num_output_tokens, min_tokens)
     if request.status is RequestStatus.RUNNING and request.constraint.is_complete:
         request.status, request.is_complete = RequestStatus.FINISHED_STOPPED, True
     return forced
+
+
+def _check_may_go_on(constraint: OutputConstraint, num_tokens: int, min_tokens: int) -> None:
+    if constraint.must_end:
+        raise ConstraintError(
+            f"the output is complete after {num_tokens} tokens, and min_tokens is {min_tokens}; lower min_tokens"
+        )
 
 
 def error_output(request: Request, message: str) -> EngineCoreOutput:

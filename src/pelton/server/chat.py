@@ -83,13 +83,20 @@ class ChatHandler:
         )
         continued = request.messages[-1].text if request.continue_final_message else None
         reading = AnswerReading.of(request, self._readers, prompt["prompt"], continued)
+        free_parser = reading.free_parser
+        if free_parser is not None:
+            constraint = request.free_constraint(free_parser, request.constraint)
+            if constraint is not None:
+                request.constrain(constraint)
+                request.check_copies(request.num_choices)
+        request.check_options()
         if continued is not None and request.constraint is not None and reading.reasoning is not None:
             raise ValueError(
                 f"continue_final_message is true, and {request.constraint.path} holds for what follows the reasoning, "
                 "which the message may have begun; leave one of them out"
             )
         params = chat_params(request, self._llm.generation_defaults)
-        if reading.needs_special_tokens:
+        if free_parser is not None and free_parser.needs_special_tokens:
             params.skip_special_tokens = False
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
@@ -177,7 +184,7 @@ class _Answer:
         calls = [MessageToolCall(call.id, CalledFunction(call.name, call.arguments)) for call in parsed.tool_calls]
         return ResponseMessage(
             role=self.role,
-            content=content if content or not calls else None,
+            content=content or ("" if not (calls or parsed.reasoning) else None),
             reasoning=(parsed.reasoning or None) if self.wants_reasoning else None,
             tool_calls=calls or None,
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pelton.core.outputs import CompletionOutput
-from pelton.core.request import CONSTRAINT_FAILED
+from pelton.core.request import CONSTRAINT_FAILED, NO_TOKEN_LEFT
 from pelton.engine.errors import SEND_AGAIN, EngineDeadError, QueueFullError
 from pelton.error_text import one_line, shown
 from pelton.sampling_params import SamplingParams
@@ -120,6 +120,8 @@ def check_choice(choice: CompletionOutput) -> None:
         problem = str(choice.stop_reason)
         if problem.startswith(CONSTRAINT_FAILED):
             raise APIError(400, one_line(problem), param="structured_outputs")
+        if problem.startswith(NO_TOKEN_LEFT):
+            raise APIError(400, one_line(problem))
         kind = CoreLostError if problem.endswith(SEND_AGAIN) else APIError
         raise kind(500, f"The request failed: {one_line(problem)}")
     if choice.finish_reason == "abort":

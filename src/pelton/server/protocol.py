@@ -339,21 +339,19 @@ class ChatCompletionRequest(ToolFields, GenerationRequest, ConversationFields):
     top_logprobs: Integer | None = Field(None, ge=-1)
     """Those of so many most likely tokens, too; only with `logprobs`."""
 
+    @property
+    def may_be_constrained_later(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
     @model_validator(mode="after")
     def _make_constraint_of_tools(self) -> "ChatCompletionRequest":
-        mode = self.choice_of_tools.mode
-        if mode != "none" and self.constraint is not None:
-            raise ValueError(
-                f"tool_choice is {mode!r}, but {self.constraint.path} leaves no room for a call; leave that out, or "
-                "set tool_choice to 'none'"
-            )
-        if mode != "none" and self.continue_final_message and self.messages[-1].tool_calls:
+        if self.choice_of_tools.mode != "none" and self.continue_final_message and self.messages[-1].tool_calls:
             raise ValueError(
                 "continue_final_message is true, but the final message has tool_calls, which cannot be continued; "
                 "leave one of them out"
             )
         if (constraint := self.calls_constraint()) is not None:
-            self.constrain(constraint)
+            self.constrain(constraint)  # instead of one on the answer: there is none but a call
         self.check_copies(self.num_choices)
         return self
 

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from pelton.core.request import CONSTRAINT_FAILED
@@ -100,6 +101,8 @@ class ResponseFormat(_Entries):
     """Anything, a JSON object, an instance of a JSON schema, or text with constrained parts."""
     json_schema: JsonSchemaFormat | None = None
     """Only with type `json_schema`, which needs it."""
+    schema_: JsonSchema | None = Field(None, alias="schema")
+    """Only with type `json_object`, as in llama.cpp's interface: the output is an instance of it."""
     format: Annotated[dict[str, Any], _LIMITED] | None = None
     """Only with type `structural_tag`: what the text is made of."""
     structures: Annotated[list[dict[str, Any]], _LIMITED] | None = None
@@ -126,7 +129,7 @@ class StructuredOutputs(_Entries):
     disable_any_whitespace: Flag | None = None
     """JSON without any whitespace between its tokens."""
     disable_additional_properties: Flag | None = None
-    """Objects have only the properties that the schema names, unless it says otherwise."""
+    """Objects have only the properties that the schema names, unless it says otherwise. Default: the server's, true."""
     whitespace_pattern: Source | None = None
     """A regular expression for the whitespace that JSON may have between its tokens."""
     backend: Backend | None = None
@@ -157,6 +160,12 @@ class ConstraintFields(BaseModel):
     guided_decoding_backend: Backend | None = None
     """An older name of `backend` in `structured_outputs`."""
     _constraint: "Constraint | None" = PrivateAttr(None)
+    _options: "dict[str, _Given]" = PrivateAttr(default_factory=dict)
+
+    @property
+    def may_be_constrained_later(self) -> bool:
+        """Whether other fields may make a constraint, so that options alone are no mistake yet."""
+        return False
 
     @property
     def constraint(self) -> "Constraint | None":
@@ -164,9 +173,16 @@ class ConstraintFields(BaseModel):
         return self._constraint
 
     def constrain(self, constraint: "Constraint") -> None:
-        """Set what fields of a subclass make; there must be no other."""
-        assert self._constraint is None
-        self._constraint = constraint
+        """Set what fields of a subclass make, instead of what there was; with the same options."""
+        options = self._options.values()
+        params = msgspec.structs.replace(constraint.params, **{given.name: given.value for given in options})
+        paths = {**constraint.paths, **{given.name: given.path for given in options}}
+        self._constraint = replace(constraint, params=params, paths=paths)
+
+    def check_options(self) -> None:
+        """Raise ValueError for options of a constraint, if there is none."""
+        if self._constraint is None:
+            _check_alone(self._options)
 
     def check_copies(self, num_choices: int) -> None:
         """Raise ValueError for a constraint that is too large for so many choices."""
@@ -183,7 +199,10 @@ class ConstraintFields(BaseModel):
     @model_validator(mode="after")
     def _make_constraint(self) -> "ConstraintFields":
         # Here, for large requests are read beside the event loop.
-        self._constraint = _constraint_of(self)
+        constraints, self._options = _read(self)
+        self._constraint = _constraint_of(constraints, self._options.values())
+        if not self.may_be_constrained_later:
+            self.check_options()
         return self
 
 
@@ -200,11 +219,15 @@ _TOP_LEVEL = {
 
 _OF_TYPE: dict[str, tuple[str, ...]] = {
     "text": (),
-    "json_object": (),
+    "json_object": ("schema",),
     "json_schema": ("json_schema",),
     "structural_tag": ("format", "structures", "triggers"),
 }
-"""Entries of a response format that its types need; of the last one, either the first or the others."""
+"""Entries of a response format that go with its types. Those of the last two are needed: of the last one, either the
+first or the others."""
+
+_MAY_BE_FALSE = ("json", "disable_additional_properties")
+"""Fields that say something when they are false."""
 
 _FIRST_WORD = re.compile(r"[a-z_]+(?![\w.])")
 
@@ -227,11 +250,20 @@ class Constraint:
     params: StructuredOutputsParams
     paths: Mapping[str, str]
     """Field of `params` -> field of the request."""
+    reworded: Callable[[str], str] = str
+    """Messages about `params`, in the words of the request."""
 
     @property
     def path(self) -> str:
         """Field of the request that has the constraint itself."""
         return self.paths[self.params.kind]
+
+    def named(self, message: str) -> str:
+        """A message about `params`, which begins with a field of the request."""
+        kind = self.params.kind
+        content = message.removeprefix(f"{kind}: ")
+        reworded = self.reworded(content)
+        return named(message, self.paths, kind) if reworded == content else reworded
 
 
 @contextmanager
@@ -243,8 +275,7 @@ def named_in_refusals(constraint: Constraint | None) -> Iterator[None]:
         message = str(error)
         if constraint is None or not message.startswith(CONSTRAINT_FAILED):
             raise
-        message = message.removeprefix(CONSTRAINT_FAILED)
-        raise ValueError(named(message, constraint.paths, constraint.params.kind)) from None
+        raise ValueError(constraint.named(message.removeprefix(CONSTRAINT_FAILED))) from None
 
 
 def named(message: str, paths: Mapping[str, str], kind: str) -> str:
@@ -255,12 +286,12 @@ def named(message: str, paths: Mapping[str, str], kind: str) -> str:
     return f"{paths[kind]}: {message}"
 
 
-def _constraint_of(request: ConstraintFields) -> Constraint | None:
-    """Raises ValueError that begins with the field."""
+def _read(request: ConstraintFields) -> tuple[list[_Given], dict[str, _Given]]:
+    """Constraints, and options by name. Raises ValueError that begins with the field."""
     constraints: list[_Given] = []
     options: dict[str, _Given] = {}
     for given in _all_given(request):
-        if given.value is None or (given.value is False and given.name != "json"):
+        if given.value is None or (given.value is False and given.name not in _MAY_BE_FALSE):
             continue
         if given.name in KINDS:
             constraints.append(given)
@@ -268,10 +299,14 @@ def _constraint_of(request: ConstraintFields) -> Constraint | None:
         other = options.setdefault(given.name, given)
         if other.value != given.value:
             raise _contradiction(other.path, given.path)
+    return constraints, options
+
+
+def _constraint_of(constraints: list[_Given], options: Iterable[_Given]) -> Constraint | None:
+    """The one that all of these mean. Raises ValueError that begins with the field."""
     if not constraints:
-        _check_alone(options)
         return None
-    made = [_made(given, options.values()) for given in constraints]
+    made = [_made(given, options) for given in constraints]
     for given, constraint in zip(constraints[1:], made[1:], strict=True):
         if _content(constraint) != _content(made[0]):
             raise _contradiction(constraints[0].path, given.path)
@@ -293,14 +328,16 @@ def _all_given(request: ConstraintFields) -> Iterator[_Given]:
 def _given_by_format(given: ResponseFormat) -> Iterator[_Given]:
     kind, entries = given.type, {}
     for name in (name for names in _OF_TYPE.values() for name in names):
-        if (value := getattr(given, name)) is None:
+        if (value := getattr(given, "schema_" if name == "schema" else name)) is None:
             continue
         if name not in _OF_TYPE[kind]:
             raise ValueError(f"response_format.{name} is given, but response_format.type is {kind!r}; leave out {name}")
         entries[name] = value
-    if kind == "json_object":
+    if "schema" in entries:
+        yield _Given("json", entries["schema"], "response_format.schema")
+    elif kind == "json_object":
         yield _Given(kind, True, "response_format")
-    if _OF_TYPE[kind] and not entries:
+    elif _OF_TYPE[kind] and not entries:
         raise ValueError(f"response_format.{_OF_TYPE[kind][0]} is missing, which type {kind!r} needs")
     if given.json_schema is not None:
         yield _Given("json", given.json_schema.schema_, "response_format.json_schema.schema")

@@ -14,11 +14,14 @@ from pelton.chat_parsing import (
     detect,
     find_reasoning_parser,
     find_tool_parser,
+    free_constraint,
+    in_words_of_tools,
     make_tool_parser,
     read_tool_choice,
     read_tools,
 )
 from pelton.chat_parsing.reasoning_parsers import ReasoningParser
+from pelton.chat_parsing.tool_parsers import ToolParser
 from pelton.engine.async_llm import AsyncLLM
 from pelton.server.field_types import Flag, one_of
 from pelton.server.structured_outputs import Constraint, named
@@ -50,14 +53,38 @@ class ToolFields(BaseModel):
         """None where there are none, or the model is not to know of them."""
         return self.tools if self.tools and self._choice.mode != "none" else None
 
+    def free_constraint(self, parser: type[ToolParser], answer: Constraint | None) -> Constraint | None:
+        """What the answer must look like if the model may call or not, and this parser reads its calls; `answer`: what
+        it must look like if it is none. Raises ValueError that names the tools, or the field of the answer."""
+        paths = {"structural_tag": "tools", "json": "tools"}
+        if answer is not None:
+            paths = {**answer.paths, **dict.fromkeys(paths, f"{answer.path} or tools")}
+        try:
+            params = free_constraint(
+                self._tools,
+                parser,
+                None if answer is None else answer.params,
+                parallel=self.parallel_tool_calls is not False,
+            )
+        except ValueError as error:
+            if answer is None:
+                raise ValueError(named(str(error), paths, "structural_tag")) from None
+            raise ValueError(
+                f"tool_choice is 'auto', but {answer.path} leaves no room for a call: {error}; leave that out, or set "
+                "tool_choice to 'none' or 'required'"
+            ) from None
+        return None if params is None else Constraint(params, paths, in_words_of_tools)
+
     def calls_constraint(self) -> Constraint | None:
         """What the answer must look like, if it must be a call. Raises ValueError that names the tools."""
-        paths = {"json": "tools"}
+        names = [tool.name for tool in self._tools]
+        field = "tools" if self._choice.name is None else f"tools[{names.index(self._choice.name)}].function.parameters"
+        paths = {"json": field}
         try:
             params = call_constraint(self._tools, self._choice, parallel=self.parallel_tool_calls is not False)
         except ValueError as error:
             raise ValueError(named(str(error), paths, "json")) from None
-        return None if params is None else Constraint(params, paths)
+        return None if params is None else Constraint(params, paths, in_words_of_tools)
 
     @model_validator(mode="after")
     def _read(self) -> "ToolFields":
@@ -103,11 +130,11 @@ class AnswerReading:
         self.new_parser()  # whether there can be one
 
     @property
-    def needs_special_tokens(self) -> bool:
-        """Whether calls are told by special tokens, so that the text must show them."""
+    def free_parser(self) -> type[ToolParser] | None:
+        """Of the calls of a model that is free to call or not."""
         if self.choice.mode != "auto" or self.tool_parser is None:
-            return False
-        return find_tool_parser(self.tool_parser).needs_special_tokens
+            return None
+        return find_tool_parser(self.tool_parser)
 
     @property
     def is_plain(self) -> bool:

@@ -31,6 +31,8 @@ _NOT_VARIABLES = frozenset({
     "tokenizer_kwargs", "truncation",
 })  # fmt: skip
 """Arguments of the method of this name in transformers and vLLM. No template would see them."""
+_SAME_EVERYWHERE = {"ByteFallback", "Fuse", "Replace"}
+"""Decoders for which it does not matter where in a text a token is."""
 _COMPILED_TEMPLATES = 16
 """How many of them are kept."""
 
@@ -172,6 +174,13 @@ class Tokenizer:
         # Decoders treat the first token of a text in their own way.
         alone = self.decode([token_id], skip_special_tokens=False)
         return self.decode([token_id, token_id], skip_special_tokens=False)[len(alone) :]
+
+    def is_shortened_first(self, token_id: int) -> bool:
+        """Whether a token adds less to a text that it begins: decoders may drop the space before the first word."""
+        decoders = self._decoder_types
+        if self._is_byte_level or (decoders and set(decoders) <= _SAME_EVERYWHERE):
+            return False
+        return self.decode([token_id], skip_special_tokens=False) != self.token_text(token_id)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token, special or not, adds to a text, as UTF-8: also where it holds a part of a character."""

@@ -2,11 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pelton.chat_parsing.call_ids import new_call_id
 from pelton.chat_parsing.json_scanner import WHITESPACE, skip_space
 from pelton.chat_parsing.parts import CallArgumentsPart, CallBeginPart, ContentPart, Part, coalesced
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """How calls are written that are JSON objects, for a grammar that leaves the model to decide on them."""
+
+    arguments: str
+    """What the arguments are called, beside `name`."""
+    begin: str = ""
+    """Before the first call; empty: there is nothing but an object, and one call."""
+    separator: str = ""
+    """Between two calls."""
+    end: str = ""
+    """After the last one."""
 
 
 class ToolParser(ABC):
@@ -24,6 +39,8 @@ class ToolParser(ABC):
     """Characters that begin calls at the beginning of a text, whitespace aside."""
     needs_special_tokens: ClassVar[bool] = False
     """Whether models have tags of this format as special tokens, which the text must show to be read."""
+    syntax: ClassVar[CallSyntax | None] = None
+    """Of calls that a grammar makes; None: none can."""
     new_id: ClassVar[Callable[[], str]] = staticmethod(new_call_id)
 
     def __init__(self, *, new_id: Callable[[], str] | None = None, parallel: bool = True) -> None:

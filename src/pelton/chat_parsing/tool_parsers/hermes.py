@@ -1,5 +1,6 @@
 """Calls as Hermes and Qwen models write them."""
 
+from pelton.chat_parsing.tool_parsers.base import CallSyntax
 from pelton.chat_parsing.tool_parsers.object_parser import ObjectParser
 
 START = "<tool_call>"
@@ -13,6 +14,7 @@ class HermesParser(ObjectParser):
     """
 
     tags = (START,)
+    syntax = CallSyntax("arguments", f"{START}\n", f"\n{END}\n{START}\n", f"\n{END}")
     _has_object = False
 
     def _begin_call(self) -> None:

@@ -1,5 +1,6 @@
 """Calls as plain JSON, without tags."""
 
+from pelton.chat_parsing.tool_parsers.base import CallSyntax
 from pelton.chat_parsing.tool_parsers.object_parser import ObjectParser
 
 
@@ -41,6 +42,7 @@ class JsonParser(ListParser):
     """`[{"name": ..., "arguments": {...}}, ...]` or one such object, at the beginning of the text."""
 
     openers = "[{"
+    syntax = CallSyntax("arguments")
 
     def _begin_call(self) -> None:
         self._state = self._at_opener

@@ -1,5 +1,6 @@
 """Calls as Llama 3 models write them."""
 
+from pelton.chat_parsing.tool_parsers.base import CallSyntax
 from pelton.chat_parsing.tool_parsers.object_parser import ObjectParser
 
 
@@ -10,6 +11,7 @@ class Llama3JsonParser(ObjectParser):
     tags = ("<|python_tag|>",)
     openers = "{"
     needs_special_tokens = True
+    syntax = CallSyntax("parameters")
 
     def _begin_call(self) -> None:
         self._state = self._before_object

@@ -5,6 +5,7 @@ import re
 from pelton.chat_parsing.call_ids import new_mistral_call_id
 from pelton.chat_parsing.call_reader import ArgumentsReader, CallReader
 from pelton.chat_parsing.json_scanner import match_end
+from pelton.chat_parsing.tool_parsers.base import CallSyntax
 from pelton.chat_parsing.tool_parsers.json_list import ListParser
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]*")
@@ -20,6 +21,7 @@ class MistralParser(ListParser):
 
     tags = ("[TOOL_CALLS]",)
     needs_special_tokens = True
+    syntax = CallSyntax("arguments", "[TOOL_CALLS][", ", ", "]")
     new_id = staticmethod(new_mistral_call_id)
     _name = ""
 

@@ -10,7 +10,8 @@ from pelton.chat_parsing.tool_parsers.base import ToolParser
 class ObjectParser(ToolParser):
     """What formats have in common that write calls, or arguments, as JSON objects.
 
-    With `streams`, for texts that a grammar makes, arguments are passed on as they come, once the name is known.
+    With `streams`, for texts that a grammar makes, arguments are passed on as they come, once the name is known, and
+    what is cut off before is dropped: it is nobody's answer.
     """
 
     def __init__(
@@ -25,6 +26,10 @@ class ObjectParser(ToolParser):
     @property
     def is_within_call(self) -> bool:
         return self._streamed_index is not None
+
+    def _finish_call(self) -> None:
+        if self._streams:
+            self._held.clear()
 
     @abstractmethod
     def _end_object(self) -> None:

@@ -5,12 +5,20 @@ from typing import NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.llguidance_regex import Ranges, union, without
-from pelton.grammar.xgrammar_ebnf import EMPTY, Characters, Expression, Repeat, Rule, Sequence, Text, choice, sequence
-
-MAX_NESTING = 50
-"""Brackets within brackets."""
-MAX_REPEAT = 100_000
+from pelton.grammar.characters import ALL, LAST, SURROGATES, Ranges, class_of
+from pelton.grammar.expressions import (
+    MAX_NESTING,
+    MAX_REPEAT,
+    REPETITIONS,
+    Characters,
+    Expression,
+    Repeat,
+    Rule,
+    Text,
+    bounds_of,
+    choice,
+    sequence,
+)
 
 _TOKEN = re.compile(
     r"""
@@ -32,7 +40,7 @@ def gbnf_rules(text: str, field: str = "grammar") -> dict[str, Expression]:
     """Raises UnsupportedGrammarError; `field` names the parameter in the message."""
     if "::=" not in text:
         raise UnsupportedGrammarError(
-            f"{field}: xgrammar takes GBNF (root ::= ...), and this is none; Lark's notation needs backend llguidance"
+            f"{field}: it is no GBNF (root ::= ...); Lark's notation needs backend llguidance"
         )
     return _Reader(text, field).read()
 
@@ -116,7 +124,7 @@ class _Reader:
             parts.append(self._repeated(self._part()))
         if not parts and self._next not in ("|", ")") and self._tokens[self._index - 1][1] != "|":
             self._refuse("something must follow ::=")
-        return sequence(*parts) if parts else EMPTY
+        return sequence(*parts)
 
     def _part(self) -> Expression:
         match self._kind:
@@ -132,7 +140,7 @@ class _Reader:
                 self._used.setdefault(self._next, self._tokens[self._index][2])
                 return Rule(self._take())
         if self._take() == ".":
-            return Characters(without())
+            return Characters(ALL)
         return self._group()
 
     def _group(self) -> Expression:
@@ -144,25 +152,24 @@ class _Reader:
             self._refuse("a ) is missing")
         self._take()
         self._depth -= 1
-        return inner if inner != EMPTY else Sequence(())
+        return inner
 
     def _repeated(self, part: Expression) -> Expression:
         """Only one repetition may follow: what a second one means is not the same everywhere."""
-        bounds = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._next)
+        bounds = REPETITIONS.get(self._next)
         if self._kind == "bounds":
             bounds = self._bounds(self._next[1:-1])
         if bounds is None:
             return part
         self._take()
-        if self._next in ("*", "+", "?") or self._kind == "bounds":
+        if self._next in REPETITIONS or self._kind == "bounds":
             self._refuse("a repetition is repeated without brackets")
         return Repeat(part, *bounds)
 
     def _bounds(self, text: str) -> tuple[int, int | None]:
-        first, comma, second = (part.strip() for part in text.partition(","))
-        if max(len(first), len(second)) > 9 or int(first) > MAX_REPEAT or int(second or 0) > MAX_REPEAT:
+        low, high = bounds_of(text)
+        if max(low, high or 0) > MAX_REPEAT:
             self._refuse(f"a repetition is of more than {MAX_REPEAT} times")
-        low, high = int(first), int(first) if not comma else int(second) if second else None
         if high is not None and high < low:
             self._refuse(f"a repetition is from {low} to {high}")
         return low, high
@@ -182,7 +189,7 @@ class _Reader:
             self._refuse(f"the escape {shown(character)} is not known")
         else:
             code = ord(letter)
-        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        if code > LAST or SURROGATES[0] <= code <= SURROGATES[1]:
             self._refuse(f"the escape {character} is no character")
         return code
 
@@ -200,5 +207,4 @@ class _Reader:
                 self._refuse("a range of a class ends before it begins")
             ranges.append((low, high))
             index += 1
-        every = without(union(tuple(ranges)))
-        return every if is_negated else without(every)
+        return class_of(tuple(ranges), negated=is_negated)

@@ -1,0 +1,108 @@
+"""Checks constraints in processes of their own, whose time and memory are limited.
+
+Whether a constraint can be kept is found out by libraries that nothing can stop from within the process, and that a few
+hundred characters can keep busy for ever.
+"""
+
+import socket
+from threading import BoundedSemaphore, Lock
+
+import msgspec
+
+from pelton.engine.child_process import ChildProcess
+from pelton.grammar.backend import UnsupportedGrammarError
+from pelton.grammar.check_process import Checked, receive_frame, send_frame
+from pelton.structured_outputs_params import StructuredOutputsParams
+
+NUM_PROCESSES = 2
+MAX_MEMORY = 1 << 30
+_SHUTTING_DOWN = "it cannot be checked, for the server is shutting down"
+_END_SECONDS = 10.0
+"""How long a process may take to end whose socket has ended."""
+
+
+class ConstraintChecker:
+    """Does what `grammar.registry.resolve` does; its processes start when they are needed, one after the other."""
+
+    def __init__(self, max_seconds: float, max_memory: int = MAX_MEMORY) -> None:
+        """`max_seconds`: processor time of one check. `max_memory`: bytes beside what a process has at first."""
+        self._max_seconds, self._max_memory = max_seconds, max_memory
+        self._places = BoundedSemaphore(NUM_PROCESSES)
+        self._lock = Lock()
+        self._idle: list[_Child] = []
+        self._all: set[_Child] = set()
+        self._is_shut_down = False
+
+    def resolve(self, params: StructuredOutputsParams) -> StructuredOutputsParams:
+        """Waits for the answer. Raises ValueError as `resolve`, and for a constraint whose check takes too much."""
+        with self._places:
+            child = self._take_child()
+            try:
+                checked = child.check(params)
+            except (EOFError, OSError):
+                problem = _SHUTTING_DOWN if self._is_shut_down else f"{params.kind}: {child.end()}"
+                self._forget(child)
+                raise UnsupportedGrammarError(problem) from None
+            except BaseException:
+                self._forget(child)
+                raise
+            with self._lock:
+                self._idle.append(child)
+            if self._is_shut_down:
+                self.shutdown()
+        if checked.error:
+            raise UnsupportedGrammarError(checked.error)
+        return msgspec.structs.replace(params, backend=checked.backend)
+
+    def shutdown(self) -> None:
+        """End the processes, and with them what waits for an answer."""
+        with self._lock:
+            self._is_shut_down = True
+            idle, self._idle = self._idle, []
+            for child in self._all.difference(idle):
+                child.kill()
+        for child in idle:
+            self._forget(child)
+
+    def _take_child(self) -> "_Child":
+        with self._lock:
+            if self._is_shut_down:
+                raise UnsupportedGrammarError(_SHUTTING_DOWN)
+            if self._idle:
+                return self._idle.pop()
+            child = _Child(self._max_seconds, self._max_memory)
+            self._all.add(child)
+            return child
+
+    def _forget(self, child: "_Child") -> None:
+        with self._lock:
+            self._all.discard(child)
+        child.destroy()
+
+
+class _Child:
+    def __init__(self, max_seconds: float, max_memory: int) -> None:
+        self._max_seconds = max_seconds
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            fd, limits = theirs.fileno(), ["--max-seconds", str(max_seconds), "--max-memory", str(max_memory)]
+            self._process = ChildProcess("pelton.grammar.check_process", ["--fd", str(fd), *limits], pass_fds=[fd])
+
+    def check(self, params: StructuredOutputsParams) -> Checked:
+        """Raises EOFError or OSError if the process ends meanwhile."""
+        send_frame(self._connection, msgspec.msgpack.encode(params))
+        return msgspec.msgpack.decode(receive_frame(self._connection), type=Checked)
+
+    def end(self) -> str:
+        """What was too much, once the process has ended its socket."""
+        self._process.wait(_END_SECONDS)
+        if self._process.end == "signal SIGPROF":
+            return f"to check it takes more than {self._max_seconds:g} seconds of processor time; simplify it"
+        return f"to check it takes too much memory ({self._process.end}); simplify it"
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def destroy(self) -> None:
+        self._process.destroy()
+        self._connection.close()

@@ -1,0 +1,78 @@
+"""What one output fills costs no other output of the same grammar anything."""
+
+import random
+
+import pytest
+
+from pelton.grammar import lasting_grammar, llguidance_backend
+from pelton.grammar.lasting_grammar import LastingGrammar
+from pelton.grammar.llguidance_backend import LLGuidanceBackend
+from pelton.structured_outputs_params import StructuredOutputsParams
+from tests.grammar.random_generation import allowed_tokens
+from tests.grammar.small_vocabularies import BYTES
+
+PARAMS = StructuredOutputsParams(regex=".*a.{30}")
+"""Each output has states of its own, which all outputs share."""
+LETTERS = BYTES.encode("ab")
+
+
+@pytest.fixture
+def grammar(monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "MAX_LEXER_STATES", 3000)
+    monkeypatch.setattr(lasting_grammar, "MAX_SECONDS", 1000.0)
+    backend = LLGuidanceBackend(BYTES)
+    return LastingGrammar(lambda: backend.compile(PARAMS))
+
+
+def write(matcher, number, seed=0):
+    rng = random.Random(seed)
+    for _ in range(number):
+        allowed = allowed_tokens(matcher, BYTES)
+        assert matcher.accept(rng.choice([token_id for token_id in LETTERS if token_id in allowed]))
+
+
+def test_others_go_on(grammar):
+    other = grammar.new_matcher()
+    write(other, 50)
+    compiled = grammar.current
+    for seed in range(20):
+        write(grammar.new_matcher(), 100, seed)
+    assert grammar.current is not compiled, "one compilation has no room for so much"
+    write(other, 100, seed=1)
+
+
+def test_the_same_masks_as_before(grammar):
+    alone = LLGuidanceBackend(BYTES).compile(PARAMS).new_matcher()
+    beside = grammar.new_matcher()
+    compiled = grammar.current
+    rng = random.Random(3)
+    for step in range(120):
+        write(grammar.new_matcher(), 60, seed=step)
+        assert allowed_tokens(alone, BYTES) == allowed_tokens(beside, BYTES)
+        assert alone.is_accepting == beside.is_accepting
+        token_id = rng.choice(LETTERS)
+        assert alone.accept(token_id)
+        assert beside.accept(token_id)
+        if step % 10 == 9:
+            alone.rollback(4)
+            beside.rollback(4)
+    assert not beside.accept(BYTES.encode("\n")[0])
+    assert grammar.current is not compiled
+
+
+def test_an_output_that_fills_it_again_and_again(grammar, monkeypatch):
+    """It is this output's own fault then."""
+    monkeypatch.setattr(lasting_grammar, "MIN_TOKENS", 10_000)
+    with pytest.raises(RuntimeError, match="limits"):
+        write(grammar.new_matcher(), 900)
+
+
+def test_what_takes_long_is_not_compiled_again_in_a_step(monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "MAX_LEXER_STATES", 3000)
+    monkeypatch.setattr(lasting_grammar, "MAX_SECONDS", 0.0)
+    backend = LLGuidanceBackend(BYTES)
+    grammar = LastingGrammar(lambda: backend.compile(PARAMS))
+    assert not grammar.is_worn
+    with pytest.raises(RuntimeError, match="limits"):
+        write(grammar.new_matcher(), 900)
+    assert grammar.is_worn, "whoever comes next has it compiled anew"
