@@ -34,17 +34,17 @@ def write(matcher, number, seed=0):
 def test_others_go_on(grammar):
     other = grammar.new_matcher()
     write(other, 50)
-    compiled = grammar.current
+    compiled = grammar.copy(0)
     for seed in range(20):
         write(grammar.new_matcher(), 100, seed)
-    assert grammar.current is not compiled, "one compilation has no room for so much"
+    assert grammar.copy(0) is not compiled, "one compilation has no room for so much"
     write(other, 100, seed=1)
 
 
 def test_the_same_masks_as_before(grammar):
     alone = LLGuidanceBackend(BYTES).compile(PARAMS).new_matcher()
     beside = grammar.new_matcher()
-    compiled = grammar.current
+    compiled = grammar.copy(0)
     rng = random.Random(3)
     for step in range(120):
         write(grammar.new_matcher(), 60, seed=step)
@@ -57,7 +57,7 @@ def test_the_same_masks_as_before(grammar):
             alone.rollback(4)
             beside.rollback(4)
     assert not beside.accept(BYTES.encode("\n")[0])
-    assert grammar.current is not compiled
+    assert grammar.copy(0) is not compiled
 
 
 def test_an_output_that_fills_it_again_and_again(grammar, monkeypatch):
@@ -76,3 +76,21 @@ def test_what_takes_long_is_not_compiled_again_in_a_step(monkeypatch):
     with pytest.raises(RuntimeError, match="limits"):
         write(grammar.new_matcher(), 900)
     assert grammar.is_worn, "whoever comes next has it compiled anew"
+
+
+def test_slow_masks_have_several_copies(monkeypatch):
+    """Matchers of different groups share nothing."""
+    monkeypatch.setattr(lasting_grammar, "SLOW_MASK_SECONDS", 0.0)
+    monkeypatch.setattr(lasting_grammar, "MASKS_TO_JUDGE", 10)
+    backend = LLGuidanceBackend(BYTES)
+    grammar = LastingGrammar(lambda: backend.compile(PARAMS), max_copies=3)
+    matchers = []
+    for seed in range(9):
+        matchers.append(grammar.new_matcher())
+        write(matchers[-1], 12, seed)
+    assert {matcher.group for matcher in matchers} == {0, 1, 2}
+    assert len({id(grammar.copy(index)) for index in range(3)}) == 3
+    monkeypatch.setattr(lasting_grammar, "SLOW_MASK_SECONDS", 1000.0)
+    quick = LastingGrammar(lambda: backend.compile(PARAMS), max_copies=3)
+    write(quick.new_matcher(), 30)
+    assert quick.new_matcher().group == 0

@@ -1,6 +1,6 @@
 """A request as the engine core sees it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -39,10 +39,17 @@ class OutputConstraint(Protocol):
     def mask_bytes(self) -> bytes:
         """One row of the bitmask: what may come next."""
 
+    @property
+    def group(self) -> int:
+        """Those of different groups can be advanced at the same time."""
+
 
 CONSTRAINT_FAILED = "structured_outputs: "
 """How the message of a request begins whose constraint cannot be compiled or followed, which is its own fault."""
 
+
+Advance = Callable[[Sequence[tuple[OutputConstraint, list[int]]]], list["list[int] | ConstraintError"]]
+"""`advance` of many constraints, with the tokens of each; what it raises in place of what it returns."""
 
 NO_TOKEN_LEFT = "no token is left to sample: "
 """How the message of a request begins that rules out all tokens, which is its own fault."""
@@ -50,6 +57,17 @@ NO_TOKEN_LEFT = "no token is left to sample: "
 
 class ConstraintError(RuntimeError):
     """A constraint can be followed no further; the message is for the request's user."""
+
+
+def advance_in_turn(followed: Sequence[tuple[OutputConstraint, list[int]]]) -> list[list[int] | ConstraintError]:
+    """`Advance`, one after the other."""
+    results: list[list[int] | ConstraintError] = []
+    for constraint, token_ids in followed:
+        try:
+            results.append(constraint.advance(token_ids))
+        except ConstraintError as error:
+            results.append(error)
+    return results
 
 
 class Request:
@@ -191,6 +209,10 @@ class Request:
         else:
             return False
         return True
+
+    def fail(self, message: str) -> None:
+        """End with an error, and with a message for its user."""
+        self.status, self.stop_reason = RequestStatus.FINISHED_ERROR, message
 
     def forget_computed(self) -> None:
         """Start over from the known tokens: nothing is in the cache and nothing in flight counts."""

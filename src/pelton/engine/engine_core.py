@@ -66,7 +66,7 @@ class EngineCore:
         )
         # The last token of a request is never computed, so it needs no slot.
         self.max_model_len = served_model_len(args, self.kv.longest_fitting() + 1, max_model_len)
-        self.scheduler = Scheduler(limits, self.kv)
+        self.scheduler = Scheduler(limits, self.kv, None if grammars is None else grammars.advance)
         self.num_integrity_failures = 0
         """How often the KV cache's bookkeeping could not be trusted any more and was rebuilt."""
         self._is_changing = False

@@ -12,8 +12,11 @@ from pelton.executor import make_executor
 from pelton.grammar import OutputVocabulary, StructuredOutputManager
 from pelton.grammar.registry import resolve
 from pelton.loader import Checkpoint, open_checkpoint
+from pelton.runner.cpu_count import available_cores
 from pelton.sampling.logits_processor import LogitsProcessor, load_logits_processors
 from pelton.tokenizer import Tokenizer, load_tokenizer
+
+_MAX_MASK_THREADS = 8
 
 
 class ServedModel:
@@ -69,6 +72,7 @@ class ServedModel:
             self._load_vocabulary,
             # Processors of the user's own may rule out what a constraint leaves.
             can_force=not self._args.sampling.logits_processors,
+            num_threads=min(self._args.execution.num_threads or available_cores(), _MAX_MASK_THREADS),
         )
         try:
             return EngineCore(

@@ -15,6 +15,9 @@ class UnsupportedGrammarError(ValueError):
 class GrammarMatcher(ABC):
     """Follows the tokens of one output. It knows nothing of stop tokens: these are no part of a grammar."""
 
+    group: int = 0
+    """Matchers of different groups share nothing, and can be used by several threads at once."""
+
     @abstractmethod
     def fill_bitmask(self, row: UInt32) -> None:
         """Write the tokens that may follow, [ceil(V / 32)]: bit v % 32 of word v // 32 is token v's.

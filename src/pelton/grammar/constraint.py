@@ -93,6 +93,11 @@ class GrammarConstraint:
         return not self._num_words and self._is_accepting and not self._is_open
 
     @property
+    def group(self) -> int:
+        """Those of different groups can be advanced at the same time."""
+        return 0 if self._matcher is None else self._matcher.group
+
+    @property
     def must_end(self) -> bool:
         """Whether nothing but stop tokens may follow, if they may."""
         return self._must_end

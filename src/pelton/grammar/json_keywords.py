@@ -207,8 +207,10 @@ class _Reducer(TypeReader):
                 place = (*path, keyword, name)
                 if keyword == "dependentRequired" or (keyword == "dependencies" and isinstance(entry, list)):
                     entry = {"required": self.strings(entries, name, (*path, keyword))}
-                present = {"properties": {name: True}, "additionalProperties": True}
-                then = {"type": "object", **present, "required": [name], "allOf": [entry]}
+                present = {"properties": {name: True}, "additionalProperties": True, "required": [name]}
+                # Properties come in the order in which they are named.
+                names_it = isinstance(entry, dict) and name in _as_dict(entry.get("properties"))
+                then = {"type": "object", "allOf": [entry, present] if names_it else [present, entry]}
                 without = {"properties": {name: False}, "additionalProperties": True}
                 yield [(without, place), (then, place)]
 
@@ -263,6 +265,10 @@ class _Reducer(TypeReader):
         if abs(value) > LARGEST_INTEGER or "e" in repr(value):
             self.refuse(keyword, path, f"holds {shown(value)}, which cannot be kept exactly")
         return int(value) if value == int(value) else value
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_control(char: str) -> bool:

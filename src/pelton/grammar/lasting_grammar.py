@@ -9,6 +9,8 @@ from pelton.ops.arrays import UInt32
 
 MAX_SECONDS = 0.05
 """A grammar that took longer is not compiled again while everybody waits for a step."""
+SLOW_MASK_SECONDS = 1e-4
+MASKS_TO_JUDGE = 256
 MIN_TOKENS = 100
 """Of all outputs together, from one such compilation to the next."""
 
@@ -16,59 +18,84 @@ T = TypeVar("T")
 
 
 class LastingGrammar(CompiledGrammar):
-    """Compiled once, and again when its matchers reach a limit together.
+    """Compiled once, and again when its matchers reach a limit together, or when their masks are slow.
 
-    Matchers of one compilation may share what they find out about it, and the room for that: what one output has filled
-    fails the others, which could go on. They do, with matchers of another compilation that take the same tokens.
+    Matchers of one compilation may share what they find out about it. They share the room for that, too: what one
+    output has filled fails the others, which could go on. They do, with matchers of another compilation that take the
+    same tokens. And they wait for each other: where masks take long, there are several compilations, to which new
+    matchers are dealt, so that as many threads can fill masks.
     """
 
-    def __init__(self, compile_grammar: Callable[[], CompiledGrammar]) -> None:
+    def __init__(self, compile_grammar: Callable[[], CompiledGrammar], max_copies: int = 1) -> None:
+        """`max_copies` that are used at the same time."""
         self._compile = compile_grammar
+        self._max_copies = max_copies
         start = time.perf_counter()
-        self.current = compile_grammar()
+        self._copies = [compile_grammar()]
         self._is_quick = time.perf_counter() - start <= MAX_SECONDS
         self._is_worn = False
         self._num_tokens = MIN_TOKENS
-        """That its matchers have taken since it was compiled."""
+        """That its matchers have taken since it was last compiled."""
+        self._num_matchers = 0
+        self._num_masks, self._mask_seconds = 0, 0.0
 
     @property
     def num_bytes(self) -> int:
-        return self.current.num_bytes
+        return sum(copy.num_bytes for copy in self._copies)
 
     @property
     def is_worn(self) -> bool:
         return self._is_worn
 
     def new_matcher(self) -> "LastingMatcher":
-        return LastingMatcher(self)
+        self._num_matchers += 1
+        return LastingMatcher(self, self._num_matchers % len(self._copies))
 
-    def replace(self, failed: CompiledGrammar) -> bool:
-        """Compile it again, unless another matcher has had that done. Returns whether there is another one."""
-        if self.current is not failed:
+    def copy(self, index: int) -> CompiledGrammar:
+        return self._copies[index]
+
+    def replace(self, index: int, failed: CompiledGrammar) -> bool:
+        """Compile a copy again, unless another matcher has had that done. Returns whether there is another one."""
+        if self._copies[index] is not failed:
             return True
         if not self._is_quick:
             self._is_worn = True
         if self._is_worn or self._num_tokens < MIN_TOKENS:
             return False
-        self.current, self._num_tokens = self._compile(), 0
+        self._copies[index], self._num_tokens = self._compile(), 0
         return True
 
     def count_token(self) -> None:
         self._num_tokens += 1
 
+    def count_mask(self, seconds: float) -> None:
+        """Note how long a mask took; from time to time, see whether there should be one copy more."""
+        self._num_masks += 1
+        self._mask_seconds += seconds
+        if self._num_masks < MASKS_TO_JUDGE:
+            return
+        is_slow = self._mask_seconds > SLOW_MASK_SECONDS * self._num_masks
+        self._num_masks, self._mask_seconds = 0, 0.0
+        if is_slow and self._is_quick and len(self._copies) < self._max_copies:
+            self._copies.append(self._compile())
+
 
 class LastingMatcher(GrammarMatcher):
-    def __init__(self, grammar: LastingGrammar) -> None:
+    def __init__(self, grammar: LastingGrammar, index: int) -> None:
         self._grammar = grammar
-        self._current = grammar.current
+        self.group = index
+        self._current = grammar.copy(index)
         self._matcher = self._current.new_matcher()
         self._token_ids: list[int] = []
 
     def fill_bitmask(self, row: UInt32) -> None:
+        start = time.perf_counter()
         try:
             self._matcher.fill_bitmask(row)
         except RuntimeError:
             self._elsewhere(lambda matcher: matcher.fill_bitmask(row))
+        else:
+            self._grammar.count_mask(time.perf_counter() - start)
 
     def accept(self, token_id: int) -> bool:
         try:
@@ -92,10 +119,10 @@ class LastingMatcher(GrammarMatcher):
         """Go on with a matcher of another compilation. Raises RuntimeError if it is too soon for that, or there is none
         that can."""
         while True:
-            is_new = self._grammar.current is self._current
-            if not self._grammar.replace(self._current):
+            is_new = self._grammar.copy(self.group) is self._current
+            if not self._grammar.replace(self.group, self._current):
                 raise RuntimeError("it has reached the limits of its backend")
-            self._current = self._grammar.current
+            self._current = self._grammar.copy(self.group)
             self._matcher = self._current.new_matcher()
             try:
                 for token_id in self._token_ids:

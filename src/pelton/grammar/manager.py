@@ -18,6 +18,7 @@ from pelton.grammar.backend import GrammarBackend, OutputVocabulary, Unsupported
 from pelton.grammar.compile_pool import CompilePool, Task
 from pelton.grammar.constraint import CompiledConstraint, GrammarConstraint
 from pelton.grammar.lasting_grammar import LastingGrammar
+from pelton.grammar.parallel import ParallelAdvance
 from pelton.grammar.registry import load_backend
 from pelton.ops import mask_words
 from pelton.structured_outputs_params import StructuredOutputsParams
@@ -52,13 +53,17 @@ class StructuredOutputManager:
         load_vocabulary: Callable[[], OutputVocabulary],
         *,
         can_force: bool = True,
+        num_threads: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`can_force`: whether tokens that constraints leave no choice about need not be sampled."""
+        """`can_force`: whether tokens that constraints leave no choice about need not be sampled. `num_threads` may
+        fill masks at the same time."""
         self._config = config
         self._vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._can_force = can_force
+        self._num_threads = num_threads
+        self.advance = ParallelAdvance(num_threads)
         self._clock = clock
         self._pool: CompilePool[CompiledConstraint] = CompilePool(_NUM_THREADS)
         self._backends: dict[str, GrammarBackend] = {}
@@ -124,6 +129,7 @@ class StructuredOutputManager:
         """What has not begun is not compiled any more."""
         self.forget([request_id for one in self._compilations.values() for request_id in one.waiting])
         self._cache.clear()
+        self.advance.shutdown()
 
     def _give_up(self, key: bytes, compilation: _Compilation) -> None:
         if not self._pool.give_up(compilation.task):
@@ -164,7 +170,8 @@ class StructuredOutputManager:
 
     def _compile(self, params: StructuredOutputsParams) -> CompiledConstraint:
         """In a thread of the pool."""
-        grammar = LastingGrammar(partial(self._backend(params.backend).compile, params))
+        backend = self._backend(params.backend)
+        grammar = LastingGrammar(partial(backend.compile, params), max_copies=self._num_threads)
         assert self._vocabulary is not None, "the backend has it"
         return CompiledConstraint.of(grammar, mask_words(self._vocab_size), self._vocabulary.shortened_first_ids)
 

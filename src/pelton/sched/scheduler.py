@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 from pelton.config.scheduler import SchedulerConfig
 from pelton.core.messages import EngineCoreOutput, ModelRunnerOutput, NewRequest, SchedulerOutput
-from pelton.core.request import CONSTRAINT_FAILED, ConstraintError, OutputConstraint, Request, RequestStatus
+from pelton.core.request import (
+    CONSTRAINT_FAILED,
+    Advance,
+    ConstraintError,
+    OutputConstraint,
+    Request,
+    RequestStatus,
+    advance_in_turn,
+)
 from pelton.kv.coordinator import BlockIds, KVCacheCoordinator
 from pelton.sched.waiting_queue import WaitingQueue
 
@@ -40,8 +48,10 @@ class Scheduler:
     tokens not sampled yet count as *pending*. `update` takes the results, in the order of scheduling.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheCoordinator) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVCacheCoordinator, advance: Advance | None = None) -> None:
+        """`advance` does `OutputConstraint.advance` for many at once; default: one after the other."""
         self.config = config
+        self._advance = advance or advance_in_turn
         self.kv = kv
         self.requests: dict[str, Request] = {}
         """Every request that has not finished."""
@@ -252,56 +262,70 @@ class Scheduler:
         step = self._in_flight.popleft()
         assert step.step_id == results.step_id, "steps are collected in the order of their launch"
         self.kv.end_step(step.step_id, failed=step.void)
-        outputs: list[EngineCoreOutput] = []
         if step.void:
-            return outputs
-        finished: list[Request] = []
+            return []
+        progress: list[tuple[Request, EngineCoreOutput]] = []
         for request, epoch, sampled in zip(step.requests, step.epochs, results.token_ids, strict=True):
-            if not _counts(request, epoch):
-                continue
-            output = self._apply(request, sampled, results)
-            if output is not None:
-                outputs.append(output)
+            if _counts(request, epoch) and (output := self._apply(request, sampled, results)) is not None:
+                progress.append((request, output))
+        self._follow_constraints(progress)
+        finished: list[Request] = []
+        for request, output in progress:
+            if request.id in results.logprobs:
+                output.logprobs = results.logprobs[request.id][: len(output.new_token_ids)]
             if request.status is not RequestStatus.RUNNING:
+                output.finish_reason = request.status.value
+                output.stop_reason = request.stop_reason
+                output.is_complete = request.is_complete
                 finished.append(request)
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
             self._release_finished(finished)
-        return outputs
+        return [output for _, output in progress]
 
     def _apply(self, request: Request, sampled: list[int], results: ModelRunnerOutput) -> EngineCoreOutput | None:
-        """Give a running request what a step brought it. Returns what its user is to learn."""
-        if (error := results.errors.get(request.id)) is not None:
-            request.status = RequestStatus.FINISHED_ERROR
+        """Give a running request what a step brought it. Returns what its user is to learn, but how it ended."""
+        prompt_logprobs = results.prompt_logprobs.get(request.id)
+        error = results.errors.get(request.id)
+        new_token_ids: list[int] = []
+        if error is not None:
+            request.fail(error.message)
+            prompt_logprobs = None
             if error.is_damage:
                 self.kv.withdraw_blocks(request)
-            return error_output(request, error.message)
-        prompt_logprobs = results.prompt_logprobs.get(request.id)
+        elif prompt_logprobs is None and not sampled:
+            return None
+        elif sampled:
+            new_token_ids = sampled[: request.append_sampled(sampled)]
         if prompt_logprobs is not None:
             request.num_prompt_logprobs += len(prompt_logprobs)
-        elif not sampled:
-            return None
-        new_token_ids = sampled[: request.append_sampled(sampled)] if sampled else []
-        if request.constraint is not None and new_token_ids:
-            try:
-                new_token_ids += _follow_constraint(request, new_token_ids)
-            except ConstraintError as failure:
-                request.status = RequestStatus.FINISHED_ERROR
-                return error_output(request, f"{CONSTRAINT_FAILED}{failure}")
-        output = EngineCoreOutput(
+        return EngineCoreOutput(
             request.id,
             new_token_ids,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=request.num_cached_tokens,
             scheduled_time=request.scheduled_time,
         )
-        if request.id in results.logprobs:
-            output.logprobs = results.logprobs[request.id][: len(new_token_ids)]
-        if request.status is not RequestStatus.RUNNING:
-            output.finish_reason = request.status.value
-            output.stop_reason = request.stop_reason
-            output.is_complete = request.is_complete
-        return output
+
+    def _follow_constraints(self, progress: list[tuple[Request, EngineCoreOutput]]) -> None:
+        """Tell constraints of the new tokens of their requests, and add the tokens that come with these."""
+        running: list[tuple[Request, EngineCoreOutput]] = []
+        followed: list[tuple[OutputConstraint, list[int]]] = []
+        for request, output in progress:
+            if request.constraint is not None and output.new_token_ids and request.status is RequestStatus.RUNNING:
+                running.append((request, output))
+                followed.append((request.constraint, output.new_token_ids))
+        if not followed:
+            return
+        for (request, output), (constraint, _), forced in zip(running, followed, self._advance(followed), strict=True):
+            try:
+                if isinstance(forced, ConstraintError):
+                    raise forced
+                output.new_token_ids += request.append_forced(forced)
+                _check_end(request, constraint)
+            except ConstraintError as failure:
+                request.fail(f"{CONSTRAINT_FAILED}{failure}")
+                output.new_token_ids = []
 
     def fail_step(self, message: str) -> list[EngineCoreOutput]:
         """The oldest step in flight failed: its requests end with an error.
@@ -362,25 +386,17 @@ class Scheduler:
             self._dropped.append(request.id)
 
 
-def _follow_constraint(request: Request, token_ids: list[int]) -> list[int]:
-    """Tell a request's constraint of its new tokens. Returns the tokens that come with them."""
-    assert request.constraint is not None
+def _check_end(request: Request, constraint: OutputConstraint) -> None:
+    """End a request whose constraint leaves nothing to follow. Raises ConstraintError if that is too early."""
     if request.status is not RequestStatus.RUNNING:
-        return []
-    forced = request.append_forced(request.constraint.advance(token_ids))
-    min_tokens = request.message.sampling_params.min_tokens
-    if request.status is RequestStatus.RUNNING and request.num_output_tokens < min_tokens:
-        _check_may_go_on(request.constraint, request.num_output_tokens, min_tokens)
-    if request.status is RequestStatus.RUNNING and request.constraint.is_complete:
-        request.status, request.is_complete = RequestStatus.FINISHED_STOPPED, True
-    return forced
-
-
-def _check_may_go_on(constraint: OutputConstraint, num_tokens: int, min_tokens: int) -> None:
-    if constraint.must_end:
+        return
+    num_tokens, min_tokens = request.num_output_tokens, request.message.sampling_params.min_tokens
+    if num_tokens < min_tokens and constraint.must_end:
         raise ConstraintError(
             f"the output is complete after {num_tokens} tokens, and min_tokens is {min_tokens}; lower min_tokens"
         )
+    if constraint.is_complete:
+        request.status, request.is_complete = RequestStatus.FINISHED_STOPPED, True
 
 
 def error_output(request: Request, message: str) -> EngineCoreOutput:

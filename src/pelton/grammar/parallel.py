@@ -1,0 +1,48 @@
+"""Advances the constraints of a step on several threads, where that is worth it."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pelton.core.request import ConstraintError, OutputConstraint, advance_in_turn
+
+MIN_SECONDS = 2e-3
+"""Of all constraints of a step, one after the other, from which on threads are worth their own time."""
+
+Followed = Sequence[tuple[OutputConstraint, list[int]]]
+
+
+class ParallelAdvance:
+    """An `Advance` that gives the constraints of each group to a thread of their own.
+
+    They wait for each other only for what is done in Python: masks are filled without its lock.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._threads = ThreadPoolExecutor(max(1, num_threads - 1), "pelton-masks")
+        self._seconds = 0.0
+        """That the last step took, of all threads."""
+
+    def __call__(self, followed: Followed) -> list[list[int] | ConstraintError]:
+        start = time.perf_counter()
+        shares = self._shares(followed) if self._seconds > MIN_SECONDS else [range(len(followed))]
+        own, *others = shares
+        futures = [self._threads.submit(advance_in_turn, [followed[index] for index in share]) for share in others]
+        found = [advance_in_turn([followed[index] for index in own]), *(future.result() for future in futures)]
+        self._seconds = (time.perf_counter() - start) * len(shares)
+        results: list[list[int] | ConstraintError] = [[] for _ in followed]
+        for share, advanced in zip(shares, found, strict=True):
+            for index, result in zip(share, advanced, strict=True):
+                results[index] = result
+        return results
+
+    def shutdown(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _shares(self, followed: Followed) -> list[Sequence[int]]:
+        """Which of them each thread does."""
+        shares: dict[int, list[int]] = {}
+        for index, (constraint, _) in enumerate(followed):
+            shares.setdefault(constraint.group % self._num_threads, []).append(index)
+        return list(shares.values())
