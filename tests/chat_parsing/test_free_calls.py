@@ -79,7 +79,6 @@ def test_an_answer_or_calls(format_name, parallel, backend):
     ("kind", "value", "answers"),
     [
         ("choice", ["yes", "no"], {"yes", "no"}),
-        ("regex", "[ab]c?", {"a", "b", "ac", "bc"}),
         ("json_object", True, None),
         ("json", True, None),
     ],
@@ -153,6 +152,12 @@ def test_who_is_not_constrained():
         ("pythonic", {"json": ANSWER}, "no grammar can be made of calls"),
         ("llama3_json", {"regex": "a"}, "must be JSON, too"),
         ("hermes", {"grammar": 'start: "a"'}, "an answer by grammar leaves no room"),
+        ("hermes", {"regex": ".*"}, "an answer by regex leaves no room"),
+        (
+            "hermes",
+            {"choice": ["a", 'x<tool_call>{"name": "f", "arguments": {}}']},
+            "an answer by choice leaves no room",
+        ),
         ("mistral", {"structural_tag": {"format": {"type": "any_text"}}}, "an answer by structural_tag"),
     ],
 )

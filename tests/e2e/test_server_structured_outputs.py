@@ -280,17 +280,17 @@ def test_a_constraint_that_nobody_can_check(server, client):
         schema = {**ENDLESS, "title": f"{number}"}  # none is known from the one before
         with pytest.raises(openai.BadRequestError) as raised:
             client.completions.create(**PROMPT, extra_body={"guided_json": schema})
-        assert_error(raised.value, 400, "guided_json", "takes more than 3 seconds of processor time")
+        assert_error(raised.value, 400, "guided_json", "guided_json: to check it takes ")
         return str(raised.value)
 
-    with ThreadPoolExecutor(3) as threads:
-        hostile = [threads.submit(refused, number) for number in range(3)]
+    with ThreadPoolExecutor(6) as threads:
+        hostile = [threads.submit(refused, number) for number in range(6)]
         answers = 0
         while not all(future.done() for future in hostile):
             assert client.completions.create(**PROMPT).choices[0].text == expected
             assert client.completions.create(**pictured).choices[0].text == constrained  # its check is known
             answers += 1
-        assert answers > 1
+        assert answers > 3, "they would wait for some seconds each"
         for future in hostile:
             future.result()
 

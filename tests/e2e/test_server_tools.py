@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from typing import Literal
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from pydantic import BaseModel
 
 from tests.support.served import Served
 
@@ -92,11 +94,36 @@ def test_a_stream_says_the_same(client: openai.OpenAI) -> None:
     assert (one.function.name, one.function.arguments) == (other.function.name, other.function.arguments)
 
 
+class Mood(BaseModel):
+    mood: Literal["calm", "cross"]
+
+
+def test_an_answer_of_a_type_or_a_call(client: openai.OpenAI) -> None:
+    """Agents with an output type send both on every turn."""
+    tool: ChatCompletionToolParam = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    num_calls, num_answers = 0, 0
+    for seed in range(12):
+        (choice,) = client.chat.completions.parse(
+            model="smollm2", messages=QUESTION, tools=[tool], response_format=Mood, temperature=2.0, seed=seed,
+            max_tokens=200, logit_bias={"44": 3} if seed % 2 else {}, parallel_tool_calls=False,
+        ).choices  # fmt: skip
+        if choice.message.tool_calls:
+            assert choice.finish_reason == "tool_calls"
+            for call in choice.message.tool_calls:
+                check_call(call)
+            num_calls += 1
+        else:
+            assert isinstance(choice.message.parsed, Mood)
+            num_answers += 1
+    assert num_calls
+    assert num_answers
+
+
 def test_mistakes_are_told(client: openai.OpenAI) -> None:
     for fields, param in [
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
-        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": [WEATHER], "extra_body": {"guided_regex": "a"}}, "tool_choice"),
     ]:
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model="smollm2", messages=QUESTION, **fields)

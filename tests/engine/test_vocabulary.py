@@ -39,7 +39,7 @@ def test_an_output_begins_with_what_the_grammar_takes_its_token_for(name):
 
 
 def tokens_of(constraint: GrammarConstraint) -> set[int]:
-    return tokens_of_words(constraint.mask)
+    return tokens_of_words(np.frombuffer(constraint.mask_bytes(), "<u4"))
 
 
 def tokens_of_words(mask) -> set[int]:

@@ -24,6 +24,10 @@ def grammar(monkeypatch):
     return LastingGrammar(lambda: backend.compile(PARAMS))
 
 
+def compilations(grammar):
+    return [copy.grammar for copy in grammar._copies]
+
+
 def write(matcher, number, seed=0):
     rng = random.Random(seed)
     for _ in range(number):
@@ -34,17 +38,17 @@ def write(matcher, number, seed=0):
 def test_others_go_on(grammar):
     other = grammar.new_matcher()
     write(other, 50)
-    compiled = grammar.copy(0)
+    compiled = compilations(grammar)
     for seed in range(20):
         write(grammar.new_matcher(), 100, seed)
-    assert grammar.copy(0) is not compiled, "one compilation has no room for so much"
+    assert compilations(grammar) != compiled, "one compilation has no room for so much"
     write(other, 100, seed=1)
 
 
 def test_the_same_masks_as_before(grammar):
     alone = LLGuidanceBackend(BYTES).compile(PARAMS).new_matcher()
     beside = grammar.new_matcher()
-    compiled = grammar.copy(0)
+    compiled = compilations(grammar)
     rng = random.Random(3)
     for step in range(120):
         write(grammar.new_matcher(), 60, seed=step)
@@ -57,7 +61,7 @@ def test_the_same_masks_as_before(grammar):
             alone.rollback(4)
             beside.rollback(4)
     assert not beside.accept(BYTES.encode("\n")[0])
-    assert grammar.copy(0) is not compiled
+    assert compilations(grammar) != compiled
 
 
 def test_an_output_that_fills_it_again_and_again(grammar, monkeypatch):
@@ -82,15 +86,31 @@ def test_slow_masks_have_several_copies(monkeypatch):
     """Matchers of different groups share nothing."""
     monkeypatch.setattr(lasting_grammar, "SLOW_MASK_SECONDS", 0.0)
     monkeypatch.setattr(lasting_grammar, "MASKS_TO_JUDGE", 10)
+    monkeypatch.setattr(lasting_grammar, "MAX_SECONDS", 1000.0)
     backend = LLGuidanceBackend(BYTES)
     grammar = LastingGrammar(lambda: backend.compile(PARAMS), max_copies=3)
     matchers = []
     for seed in range(9):
         matchers.append(grammar.new_matcher())
         write(matchers[-1], 12, seed)
-    assert {matcher.group for matcher in matchers} == {0, 1, 2}
-    assert len({id(grammar.copy(index)) for index in range(3)}) == 3
+    assert len({matcher.group for matcher in matchers}) == len(compilations(grammar)) == 3
     monkeypatch.setattr(lasting_grammar, "SLOW_MASK_SECONDS", 1000.0)
     quick = LastingGrammar(lambda: backend.compile(PARAMS), max_copies=3)
     write(quick.new_matcher(), 30)
-    assert quick.new_matcher().group == 0
+    assert len(compilations(quick)) == 1
+
+
+def test_copies_that_are_full_at_the_same_time(grammar, monkeypatch):
+    monkeypatch.setattr(lasting_grammar, "SLOW_MASK_SECONDS", 0.0)
+    monkeypatch.setattr(lasting_grammar, "MASKS_TO_JUDGE", 10)
+    grammar._max_copies = 2
+    write(grammar.new_matcher(), 12)
+    compiled = compilations(grammar)
+    assert len(compiled) == 2
+    for seed in range(12):
+        pair = [grammar.new_matcher() for _ in range(2)]
+        for step in range(100):
+            for matcher in pair:
+                write(matcher, 1, seed=1000 * seed + step)
+    assert not set(compiled) & set(compilations(grammar))
+    assert sum(copy.num_bytes for copy in grammar._copies) == grammar.num_bytes > 2 * compiled[0].num_bytes

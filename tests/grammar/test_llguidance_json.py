@@ -398,6 +398,25 @@ def test_reduced_bounds_are_within_the_bounds(bounds, integer):
     assert low is None or high is None or low <= high
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "required": ["id"], "anyOf": [{"properties": {"a": {"type": "null"}}}, {"required": ["b"]}]},
+        {"type": "object", "patternProperties": {"^x": {}}, "required": ["id"]},
+    ],
+)
+def test_what_is_required_elsewhere_is_not_closed(schema):
+    assert _accepts(schema, '{"id":1,"c":2}', disable_additional_properties=True)
+
+
+def test_no_properties_are_properties():
+    for backend in INSTALLED:
+        params = StructuredOutputsParams(json={"type": "object", "properties": {}}, disable_additional_properties=True)
+        grammar = compiled(backend, params)
+        assert accepts(grammar, PIECES, PIECES.encode("{}"))
+        assert not accepts(grammar, PIECES, PIECES.encode('{"a":1}'))
+
+
 def test_multiples_stay_where_doubles_are_exact():
     assert _accepts({"multipleOf": 5.0}, "-9007199254740990")
     assert not _accepts({"multipleOf": 5.0}, "9253661412542765")

@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pelton import SamplingParams
@@ -90,6 +91,10 @@ def request_of(request_id, *choices, **params):
     return Request(message, 100)
 
 
+def allowed(request):
+    return tokens_of(np.frombuffer(request.constraint.mask_bytes(), "<u4"))
+
+
 @pytest.fixture
 def manager(monkeypatch):
     return Manager(monkeypatch)
@@ -106,7 +111,7 @@ def test_a_constraint_is_compiled_once(manager):
     assert manager.num_vocabularies == 1
     first.constraint.advance([5])
     for request in (second, third):  # each follows its own output
-        assert tokens_of(request.constraint.mask) == {5, 7}
+        assert allowed(request) == {5, 7}
 
 
 def test_nothing_is_loaded_before_it_is_needed(manager):
@@ -122,7 +127,7 @@ def test_others_go_before_one_that_takes_long(manager):
     assert slow.constraint is None
     release.set()
     assert manager.poll(1) == {"slow": ""}
-    assert tokens_of(slow.constraint.mask) == {5}
+    assert allowed(slow) == {5}
     assert quick.constraint is not None
 
 
@@ -241,7 +246,7 @@ def test_stop_tokens_are_those_of_the_request(manager):
     ignoring, _ = manager.start("b", "5,6", "5", ignore_eos=True)
     manager.poll(2)
     plain.constraint.advance([5])
-    assert tokens_of(plain.constraint.mask) == {6, 40, EOS}
+    assert allowed(plain) == {6, 40, EOS}
     assert ignoring.constraint.advance([5]) == [6]
     assert ignoring.constraint.is_complete
 

@@ -52,8 +52,8 @@ def test_groups_run_at_the_same_time(advance):
     assert len({id(thread) for (thread,) in threads}) == 3
 
 
-def test_quick_ones_stay_on_this_thread():
-    advance = ParallelAdvance(3)
+def test_quick_ones_stay_on_this_thread(advance, monkeypatch):
+    monkeypatch.setattr(parallel, "MIN_SECONDS", 1000.0)
     constraints = [Constraint(group) for group in range(3)]
     for _ in range(3):
         advance([(constraint, [1]) for constraint in constraints])

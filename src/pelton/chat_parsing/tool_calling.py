@@ -20,7 +20,7 @@ MAX_CALLS = 128
 """Of one message, where a grammar makes it."""
 
 _TOOL_SCHEMA = re.compile(
-    r"/(?:(?:items/)?anyOf|format/(?:elements/1|tags/0)/content/tags)/(\d+)/"
+    r"(?<= at )/(?:(?:items/)?anyOf|format/(?:elements/1|tags/0)/content/tags)/(\d+)/"
     r"(?:properties/(?:parameters|arguments)/\$ref|content)"
 )
 """Where the schemas of tools are in the constraints that are made of them."""
@@ -66,7 +66,7 @@ def free_constraint(
     if syntax is None:
         raise ValueError("no grammar can be made of calls in the format of this model")
     if syntax.begin:
-        options = [_answer_tag(answer), _calls_tag(tools, syntax, parallel)]
+        options = [_answer_tag(answer, parser.tags), _calls_tag(tools, syntax, parallel)]
         return _instead(answer, structural_tag=_tagged({"type": "or", "elements": options}).structural_tag)
     if answer.kind not in ("json", "json_object"):
         raise ValueError("calls in the format of this model are JSON, and the answer must be JSON, too")
@@ -209,17 +209,18 @@ def _calls_tag(tools: Sequence[Tool], syntax: CallSyntax, parallel: bool) -> dic
     }
 
 
-def _answer_tag(answer: StructuredOutputsParams) -> dict[str, Any]:
-    """The answer as a part of a structural tag."""
+def _answer_tag(answer: StructuredOutputsParams, tags: Sequence[str]) -> dict[str, Any]:
+    """The answer as a part of a structural tag. No call can be read in it, with `tags` around it: objects in strings of
+    JSON have their quotes escaped."""
     match answer.kind:
         case "json":
             return {"type": "json_schema", "json_schema": answer.json}
         case "json_object":
             return {"type": "json_schema", "json_schema": {"type": "object"}}
-        case "regex":
-            return {"type": "regex", "pattern": answer.regex}
         case "choice":
-            return {"type": "or", "elements": [{"type": "const_string", "value": one} for one in answer.choice or ()]}
+            texts = answer.choice or []
+            if not any(tag in text for text in texts for tag in tags):
+                return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in texts]}
     raise ValueError(f"an answer by {answer.kind} leaves no room for a call")
 
 

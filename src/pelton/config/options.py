@@ -1,6 +1,7 @@
 """Configuration fields that carry their own documentation."""
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -123,3 +124,14 @@ def check_positive(section: object, *names: str) -> None:
         value = getattr(section, name)
         if not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The type of a flag."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object, but {error}") from None
+    if not isinstance(content, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {shown(text)}")
+    return content

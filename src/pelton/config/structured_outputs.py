@@ -1,15 +1,15 @@
 """Structured output: what the engine allows and adds, beside each request's own constraint."""
 
-import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from pelton.checks import check_choice, check_flag, check_integer, finite_float
-from pelton.config.options import option
+from pelton.config.options import json_object, option
 from pelton.error_text import shown
+
+_MAX_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,12 @@ class StructuredOutputsConfig:
         check_flag("disable_any_whitespace", self.disable_any_whitespace)
         check_flag("disable_additional_properties", self.disable_additional_properties)
         for name in ("max_check_seconds", "max_compile_seconds"):
-            if finite_float(name, getattr(self, name)) <= 0.0:
-                raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}")
+            if not 0.0 < finite_float(name, getattr(self, name)) <= _MAX_SECONDS:
+                raise ValueError(f"{name} must be more than 0, and at most {_MAX_SECONDS:g}, got {getattr(self, name)}")
         check_integer("cache_size", self.cache_size, low=1)
 
 
 _NAMES = [declared.name for declared in fields(StructuredOutputsConfig)]
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {shown(text)}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class StructuredOutputsArgs:
     structured_outputs_config: Mapping[str, Any] | None = option(
         None,
         f"Settings of structured output, as a JSON object with any of {', '.join(_NAMES)}.",
-        type=_json_object,
+        type=json_object,
         metavar="JSON",
     )
 

@@ -46,17 +46,16 @@ class OutputConstraint(Protocol):
 
 CONSTRAINT_FAILED = "structured_outputs: "
 """How the message of a request begins whose constraint cannot be compiled or followed, which is its own fault."""
-
-
-Advance = Callable[[Sequence[tuple[OutputConstraint, list[int]]]], list["list[int] | ConstraintError"]]
-"""`advance` of many constraints, with the tokens of each; what it raises in place of what it returns."""
-
 NO_TOKEN_LEFT = "no token is left to sample: "
 """How the message of a request begins that rules out all tokens, which is its own fault."""
 
 
 class ConstraintError(RuntimeError):
     """A constraint can be followed no further; the message is for the request's user."""
+
+
+Advance = Callable[[Sequence[tuple[OutputConstraint, list[int]]]], list[list[int] | ConstraintError]]
+"""`advance` of many constraints, with the tokens of each; what it raises in place of what it returns."""
 
 
 def advance_in_turn(followed: Sequence[tuple[OutputConstraint, list[int]]]) -> list[list[int] | ConstraintError]:

@@ -130,9 +130,8 @@ class AsyncLLM(EngineFront):
         internal_id = f"{self._id_prefix}{next(self._ids)}"
         process = partial(self._input_processor.process, prompt, params, request_id=internal_id, priority=priority)
         with self._preparation():
-            if params.structured_outputs is not None:
-                check = partial(self._input_processor.check_constraint, params)
-                await asyncio.get_running_loop().run_in_executor(self._check_threads, check)
+            if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+                await self._check_constraint(params)
             request = await self._in_thread(process)
             self._check_is_up()
             self._check_queue(params)  # others have come meanwhile
@@ -271,6 +270,12 @@ class AsyncLLM(EngineFront):
                 f"{num_queued} requests would wait with this one, and the server lets {limit} wait; try again later",
                 _RETRY_SECONDS,
             )
+
+    async def _check_constraint(self, params: SamplingParams) -> None:
+        """Those that are known wait for no others."""
+        if not await self._in_thread(partial(self._input_processor.knows_constraint, params)):
+            check = partial(self._input_processor.check_constraint, params)
+            await asyncio.get_running_loop().run_in_executor(self._check_threads, check)
 
     async def _in_thread(self, function: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)

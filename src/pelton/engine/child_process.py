@@ -65,7 +65,14 @@ class ChildProcess:
         status = self._process.returncode
         if status is None:
             return "it runs"
-        return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        ended_by = self.end_signal
+        return f"exit status {status}" if ended_by is None else f"signal {ended_by.name}"
+
+    @property
+    def end_signal(self) -> signal.Signals | None:
+        """What it was ended by; None if it runs, or has ended otherwise."""
+        status = self._process.returncode
+        return None if status is None or status >= 0 else signal.Signals(-status)
 
     def kill(self) -> None:
         self._process.kill()

@@ -4,21 +4,24 @@ Whether a constraint can be kept is found out by libraries that nothing can stop
 hundred characters can keep busy for ever.
 """
 
+import signal
 import socket
 from threading import BoundedSemaphore, Lock
 
 import msgspec
 
 from pelton.engine.child_process import ChildProcess
+from pelton.engine.errors import EngineDeadError
 from pelton.grammar.backend import UnsupportedGrammarError
 from pelton.grammar.check_process import Checked, receive_frame, send_frame
 from pelton.structured_outputs_params import StructuredOutputsParams
 
 NUM_PROCESSES = 2
 MAX_MEMORY = 1 << 30
-_SHUTTING_DOWN = "it cannot be checked, for the server is shutting down"
 _END_SECONDS = 10.0
 """How long a process may take to end whose socket has ended."""
+_PATIENCE = 60.0
+"""Seconds of waiting for an answer, beside ten times those of processor time: others may keep the processors."""
 
 
 class ConstraintChecker:
@@ -34,22 +37,12 @@ class ConstraintChecker:
         self._is_shut_down = False
 
     def resolve(self, params: StructuredOutputsParams) -> StructuredOutputsParams:
-        """Waits for the answer. Raises ValueError as `resolve`, and for a constraint whose check takes too much."""
+        """Waits for the answer. Raises ValueError as `resolve`, and for a constraint whose check takes too much;
+        EngineDeadError at the end of all; RuntimeError if no process can be had."""
         with self._places:
-            child = self._take_child()
-            try:
-                checked = child.check(params)
-            except (EOFError, OSError):
-                problem = _SHUTTING_DOWN if self._is_shut_down else f"{params.kind}: {child.end()}"
-                self._forget(child)
-                raise UnsupportedGrammarError(problem) from None
-            except BaseException:
-                self._forget(child)
-                raise
-            with self._lock:
-                self._idle.append(child)
-            if self._is_shut_down:
-                self.shutdown()
+            checked = self._ask(self._take_idle(), params) or self._ask(self._start(), params)
+        if checked is None:
+            raise RuntimeError("the process that checks constraints has ended, and so has another one")
         if checked.error:
             raise UnsupportedGrammarError(checked.error)
         return msgspec.structs.replace(params, backend=checked.backend)
@@ -64,15 +57,43 @@ class ConstraintChecker:
         for child in idle:
             self._forget(child)
 
-    def _take_child(self) -> "_Child":
+    def _ask(self, child: "_Child | None", params: StructuredOutputsParams) -> Checked | None:
+        """None: there is no such process, or it has ended for no reason that is known."""
+        if child is None:
+            return None
+        try:
+            checked = child.check(params)
+        except (EOFError, OSError):
+            problem = child.end()
+            self._forget(child)
+            self._check_is_up()
+            return Checked(error=f"{params.kind}: {problem}") if problem else None
+        except BaseException:
+            self._forget(child)
+            raise
         with self._lock:
-            if self._is_shut_down:
-                raise UnsupportedGrammarError(_SHUTTING_DOWN)
-            if self._idle:
-                return self._idle.pop()
-            child = _Child(self._max_seconds, self._max_memory)
+            self._idle.append(child)
+        if self._is_shut_down:
+            self.shutdown()
+        return checked
+
+    def _take_idle(self) -> "_Child | None":
+        self._check_is_up()
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _start(self) -> "_Child":
+        self._check_is_up()
+        child = _Child(self._max_seconds, self._max_memory)
+        with self._lock:
             self._all.add(child)
-            return child
+        if self._is_shut_down:
+            child.kill()
+        return child
+
+    def _check_is_up(self) -> None:
+        if self._is_shut_down:
+            raise EngineDeadError("the server is shutting down; send the request to another one")
 
     def _forget(self, child: "_Child") -> None:
         with self._lock:
@@ -87,18 +108,22 @@ class _Child:
         with theirs:
             fd, limits = theirs.fileno(), ["--max-seconds", str(max_seconds), "--max-memory", str(max_memory)]
             self._process = ChildProcess("pelton.grammar.check_process", ["--fd", str(fd), *limits], pass_fds=[fd])
+        self._connection.settimeout(_PATIENCE + 10 * max_seconds)
 
     def check(self, params: StructuredOutputsParams) -> Checked:
-        """Raises EOFError or OSError if the process ends meanwhile."""
+        """Raises EOFError or OSError if the process ends meanwhile, or takes for ever."""
         send_frame(self._connection, msgspec.msgpack.encode(params))
         return msgspec.msgpack.decode(receive_frame(self._connection), type=Checked)
 
     def end(self) -> str:
-        """What was too much, once the process has ended its socket."""
+        """What was too much, if the process has ended for that; empty if it has not."""
         self._process.wait(_END_SECONDS)
-        if self._process.end == "signal SIGPROF":
-            return f"to check it takes more than {self._max_seconds:g} seconds of processor time; simplify it"
-        return f"to check it takes too much memory ({self._process.end}); simplify it"
+        match self._process.end_signal:
+            case signal.SIGPROF:
+                return f"to check it takes more than {self._max_seconds:g} seconds of processor time; simplify it"
+            case signal.SIGABRT:
+                return "to check it takes too much memory; simplify it"
+        return ""
 
     def kill(self) -> None:
         self._process.kill()

@@ -85,6 +85,10 @@ class InputProcessor:
         """Counts up; whether a user chose the same id is for the caller to see."""
         return f"request-{next(self._request_ids)}"
 
+    def knows_constraint(self, params: SamplingParams) -> bool:
+        """Whether `process` need not find out anything about the constraint, or there is none."""
+        return self._params_processor.knows_constraint(params)
+
     def check_constraint(self, params: SamplingParams) -> None:
         """Find out now what `process` needs to know of the constraint, if there is one; this may take a while.
 

@@ -78,6 +78,11 @@ class ParamsProcessor:
             _validate(processor, params)
         return params, bad_words
 
+    def knows_constraint(self, params: SamplingParams) -> bool:
+        """Whether `process` need not find out anything about the constraint, or there is none."""
+        constraint = params.structured_outputs
+        return constraint is None or _key(self._with_defaults(constraint)) in self._checked
+
     def check_constraint(self, params: SamplingParams) -> None:
         """Find out now what `process` needs to know of the constraint, if there is one; this may take a while.
 
@@ -88,6 +93,13 @@ class ParamsProcessor:
 
     def _resolved(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         """With the engine's own defaults, and a backend that can keep it."""
+        constraint = self._with_defaults(constraint)
+        backend, problem = self._find_backend(constraint)
+        if problem:
+            raise ValueError(f"{CONSTRAINT_FAILED}{problem}")
+        return msgspec.structs.replace(constraint, backend=backend)
+
+    def _with_defaults(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         defaults = self._structured_outputs
         options: dict[str, Any] = {}
         if constraint.backend == "auto":
@@ -96,17 +108,15 @@ class ParamsProcessor:
             options["disable_any_whitespace"] = True
         if constraint.disable_additional_properties is None:
             options["disable_additional_properties"] = defaults.disable_additional_properties
-        constraint = msgspec.structs.replace(constraint, **options)
-        backend, problem = self._find_backend(constraint)
-        if problem:
-            raise ValueError(f"{CONSTRAINT_FAILED}{problem}")
-        return msgspec.structs.replace(constraint, backend=backend)
+        return msgspec.structs.replace(constraint, **options)
 
     def _find_backend(self, constraint: StructuredOutputsParams) -> tuple[str, str]:
         """Its name, or why there is none. Threads may ask for the same at once."""
-        key = sha256(_ENCODER.encode(constraint)).digest()
+        key = _key(constraint)
         found = self._checked.get(key)
-        if found is None:
+        if found is not None:
+            self._checked[key] = self._checked.pop(key, found)  # used last
+        else:
             try:
                 found = self._resolve(constraint).backend, ""
             except ValueError as error:
@@ -175,6 +185,10 @@ class ParamsProcessor:
                 else:
                     remedy = f"the logits processors know {listed(known) or 'none'}"
                 raise ValueError(f"extra_args has {shown(name)}, but {remedy}")
+
+
+def _key(constraint: StructuredOutputsParams) -> bytes:
+    return sha256(_ENCODER.encode(constraint)).digest()
 
 
 def _own_copy(params: SamplingParams) -> SamplingParams:

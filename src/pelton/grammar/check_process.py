@@ -5,12 +5,14 @@ endian), over a socket that it inherits; it ends when that ends.
 """
 
 import argparse
+import os
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 
@@ -56,34 +58,47 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--parent-fd", type=int, required=True, help="pipe that ends when the parent does")
     options = parser.parse_args(arguments)
     connection = socket.socket(fileno=options.fd)
+    Thread(target=_end_with, args=(options.parent_fd,), daemon=True).start()
+    # What takes its time only once is no constraint's fault: libraries, their tables, Unicode's.
+    resolve(StructuredOutputsParams(regex=r"\p{L}"))
     _limit_memory(options.max_memory)
+    is_fit = True
     try:
-        while True:
+        while is_fit:
             params = msgspec.msgpack.decode(receive_frame(connection), type=StructuredOutputsParams)
             # Its signal ends the process, whatever that computes.
             signal.setitimer(signal.ITIMER_PROF, options.max_seconds)
-            checked = _check(params)
+            checked, is_fit = _check(params)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             send_frame(connection, msgspec.msgpack.encode(checked))
     except (EOFError, ConnectionError):
         pass  # nobody asks any more
 
 
-def _check(params: StructuredOutputsParams) -> Checked:
+def _end_with(fd: int) -> None:
+    os.read(fd, 1)  # the parent writes nothing
+    os._exit(1)
+
+
+def _check(params: StructuredOutputsParams) -> tuple[Checked, bool]:
+    """What came of it, and whether the process can check more."""
     try:
-        return Checked(backend=resolve(params).backend)
+        return Checked(backend=resolve(params).backend), True
     except ValueError as error:
-        return Checked(error=str(error))
-    except Exception as error:  # of a library; whatever it is, it concerns one request
-        return Checked(error=f"{params.kind}: it cannot be checked: {one_line(described(error))}")
+        return Checked(error=str(error)), True
+    except MemoryError:
+        return Checked(error=f"{params.kind}: to check it takes too much memory; simplify it"), False
+    except BaseException as error:  # of a library, such as a panic in Rust; it concerns one request
+        return Checked(error=f"{params.kind}: it cannot be checked: {one_line(described(error))}"), False
 
 
 def _limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     statistics = Path("/proc/self/statm")
     if statistics.exists():
-        used = int(statistics.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, resource.RLIM_INFINITY))
+        wanted = int(statistics.read_text().split()[0]) * resource.getpagesize() + num_bytes
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 if __name__ == "__main__":

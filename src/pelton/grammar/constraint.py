@@ -78,13 +78,8 @@ class GrammarConstraint:
         with _within_limits():
             self._finish_mask()
 
-    @property
-    def mask(self) -> UInt32:
-        """[ceil(V / 32)] what may come next; valid until the next call."""
-        return self._mask
-
     def mask_bytes(self) -> bytes:
-        """The same as little-endian words."""
+        """[ceil(V / 32)] what may come next, as little-endian words."""
         return self._mask.astype("<u4", copy=False).tobytes()
 
     @property

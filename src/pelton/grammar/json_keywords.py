@@ -31,6 +31,7 @@ MAX_ONE_OF = 100
 
 _NEW_DRAFTS = ("https://json-schema.org/draft/2020-12/schema", "https://json-schema.org/draft/2019-09/schema")
 _OLD_DRAFTS = tuple(f"http://json-schema.org/draft-0{number}/schema" for number in (4, 6, 7))
+_ABOUT_PROPERTIES = {"properties", "patternProperties", "propertyNames", "required", "minProperties"}
 _NEVER = ("$dynamicRef", "$recursiveRef", "disallow", "extends", "divisibleBy")
 
 Placed = tuple[Any, Path]
@@ -101,7 +102,7 @@ class _Reducer(TypeReader):
             if keyword in node:
                 self.refuse(keyword, path)
         groups = list(self._groups(node, path))
-        beside = combined or names_properties(node)  # what the schemas of the groups are combined with
+        beside = combined or not _ABOUT_PROPERTIES.isdisjoint(node)  # what the schemas of the groups are combined with
         several = beside or len(groups) + ("$ref" in node) > 1
         others = "$ref" in node or any(_may_name_properties(option) for group in groups for option, _ in group)
         parts = [self._own(node, path, combined or others)]

@@ -182,8 +182,9 @@ class TypeReader(ABC):
         required = self.strings(node, "required", path)
         rest = self._rest(node, path)
         if self.closed and not combined and _may_be_closed(node):
-            unnamed = [] if patterns else [name for name in required if name not in properties]
-            properties, rest = properties | dict.fromkeys(unnamed, True), False
+            unnamed = [name for name in required if name not in properties]
+            if not (unnamed and patterns):  # which of them a pattern names, nobody looks
+                properties, rest = properties | dict.fromkeys(unnamed, True), False
         properties, patterns, rest = self._with_names(node, path, properties, patterns, rest)
         keywords = {"properties": properties, "patternProperties": patterns, "required": required}
         found |= {keyword: value for keyword, value in keywords.items() if value}

@@ -2,17 +2,22 @@
 
 import time
 from collections.abc import Callable
+from itertools import count
+from threading import Lock
 from typing import TypeVar
 
 from pelton.grammar.backend import CompiledGrammar, GrammarMatcher
 from pelton.ops.arrays import UInt32
 
 MAX_SECONDS = 0.05
-"""A grammar that took longer is not compiled again while everybody waits for a step."""
+"""Of processor time. A grammar that took longer is not compiled again while everybody waits for a step."""
 SLOW_MASK_SECONDS = 1e-4
 MASKS_TO_JUDGE = 256
 MIN_TOKENS = 100
-"""Of all outputs together, from one such compilation to the next."""
+"""Of all outputs that use a compilation, before there is another one in its place."""
+_FOUND_BYTES_PER_SECOND = 1 << 30
+"""Of memory for what a compilation finds out about its grammar, by the time that slow masks take; measured."""
+_MAX_FOUND_BYTES = 75_000_000
 
 T = TypeVar("T")
 
@@ -30,12 +35,11 @@ class LastingGrammar(CompiledGrammar):
         """`max_copies` that are used at the same time."""
         self._compile = compile_grammar
         self._max_copies = max_copies
-        start = time.perf_counter()
-        self._copies = [compile_grammar()]
-        self._is_quick = time.perf_counter() - start <= MAX_SECONDS
+        self._lock = Lock()
+        start = time.thread_time()
+        self._copies = [Copy(compile_grammar())]
+        self._is_quick = time.thread_time() - start <= MAX_SECONDS
         self._is_worn = False
-        self._num_tokens = MIN_TOKENS
-        """That its matchers have taken since it was last compiled."""
         self._num_matchers = 0
         self._num_masks, self._mask_seconds = 0, 0.0
 
@@ -49,24 +53,17 @@ class LastingGrammar(CompiledGrammar):
 
     def new_matcher(self) -> "LastingMatcher":
         self._num_matchers += 1
-        return LastingMatcher(self, self._num_matchers % len(self._copies))
+        return LastingMatcher(self, self._copies[self._num_matchers % len(self._copies)])
 
-    def copy(self, index: int) -> CompiledGrammar:
-        return self._copies[index]
-
-    def replace(self, index: int, failed: CompiledGrammar) -> bool:
+    def replace(self, copy: "Copy", failed: CompiledGrammar) -> bool:
         """Compile a copy again, unless another matcher has had that done. Returns whether there is another one."""
-        if self._copies[index] is not failed:
+        with self._lock:
+            if copy.grammar is failed:
+                self._is_worn = not self._is_quick
+                if self._is_worn or copy.num_tokens < MIN_TOKENS:
+                    return False
+                copy.start_over(self._compile())
             return True
-        if not self._is_quick:
-            self._is_worn = True
-        if self._is_worn or self._num_tokens < MIN_TOKENS:
-            return False
-        self._copies[index], self._num_tokens = self._compile(), 0
-        return True
-
-    def count_token(self) -> None:
-        self._num_tokens += 1
 
     def count_mask(self, seconds: float) -> None:
         """Note how long a mask took; from time to time, see whether there should be one copy more."""
@@ -76,15 +73,43 @@ class LastingGrammar(CompiledGrammar):
             return
         is_slow = self._mask_seconds > SLOW_MASK_SECONDS * self._num_masks
         self._num_masks, self._mask_seconds = 0, 0.0
-        if is_slow and self._is_quick and len(self._copies) < self._max_copies:
-            self._copies.append(self._compile())
+        if is_slow and self._is_quick:
+            with self._lock:
+                if len(self._copies) < self._max_copies:
+                    self._copies.append(Copy(self._compile()))
+
+
+class Copy:
+    """One of the compilations of a grammar that are used at the same time."""
+
+    _groups = count(1)
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self.group = next(self._groups)
+        """Of its matchers."""
+        self.grammar = grammar
+        self.num_tokens = MIN_TOKENS
+        """That matchers have taken since it was compiled; enough of them for the first time."""
+        self._slow_seconds = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        found = min(_MAX_FOUND_BYTES, int(self._slow_seconds * _FOUND_BYTES_PER_SECOND))
+        return self.grammar.num_bytes + found
+
+    def start_over(self, grammar: CompiledGrammar) -> None:
+        self.grammar, self.num_tokens, self._slow_seconds = grammar, 0, 0.0
+
+    def count_mask(self, seconds: float) -> None:
+        self._slow_seconds += max(0.0, seconds - SLOW_MASK_SECONDS / 2)
 
 
 class LastingMatcher(GrammarMatcher):
-    def __init__(self, grammar: LastingGrammar, index: int) -> None:
+    def __init__(self, grammar: LastingGrammar, copy: Copy) -> None:
         self._grammar = grammar
-        self.group = index
-        self._current = grammar.copy(index)
+        self._copy = copy
+        self.group = copy.group
+        self._current = copy.grammar
         self._matcher = self._current.new_matcher()
         self._token_ids: list[int] = []
 
@@ -95,7 +120,9 @@ class LastingMatcher(GrammarMatcher):
         except RuntimeError:
             self._elsewhere(lambda matcher: matcher.fill_bitmask(row))
         else:
-            self._grammar.count_mask(time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self._copy.count_mask(seconds)
+            self._grammar.count_mask(seconds)
 
     def accept(self, token_id: int) -> bool:
         try:
@@ -104,7 +131,7 @@ class LastingMatcher(GrammarMatcher):
             is_accepted = self._elsewhere(lambda matcher: matcher.accept(token_id))
         if is_accepted:
             self._token_ids.append(token_id)
-            self._grammar.count_token()
+            self._copy.num_tokens += 1
         return is_accepted
 
     def rollback(self, num_tokens: int) -> None:
@@ -119,10 +146,10 @@ class LastingMatcher(GrammarMatcher):
         """Go on with a matcher of another compilation. Raises RuntimeError if it is too soon for that, or there is none
         that can."""
         while True:
-            is_new = self._grammar.copy(self.group) is self._current
-            if not self._grammar.replace(self.group, self._current):
+            is_new = self._copy.grammar is self._current
+            if not self._grammar.replace(self._copy, self._current):
                 raise RuntimeError("it has reached the limits of its backend")
-            self._current = self._grammar.copy(self.group)
+            self._current = self._copy.grammar
             self._matcher = self._current.new_matcher()
             try:
                 for token_id in self._token_ids:

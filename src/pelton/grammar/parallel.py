@@ -25,14 +25,13 @@ class ParallelAdvance:
         """That the last step took, of all threads."""
 
     def __call__(self, followed: Followed) -> list[list[int] | ConstraintError]:
-        start = time.perf_counter()
         shares = self._shares(followed) if self._seconds > MIN_SECONDS else [range(len(followed))]
         own, *others = shares
-        futures = [self._threads.submit(advance_in_turn, [followed[index] for index in share]) for share in others]
-        found = [advance_in_turn([followed[index] for index in own]), *(future.result() for future in futures)]
-        self._seconds = (time.perf_counter() - start) * len(shares)
+        futures = [self._threads.submit(_timed, [followed[index] for index in share]) for share in others]
+        found = [_timed([followed[index] for index in own]), *(future.result() for future in futures)]
+        self._seconds = sum(seconds for _, seconds in found)
         results: list[list[int] | ConstraintError] = [[] for _ in followed]
-        for share, advanced in zip(shares, found, strict=True):
+        for share, (advanced, _) in zip(shares, found, strict=True):
             for index, result in zip(share, advanced, strict=True):
                 results[index] = result
         return results
@@ -46,3 +45,9 @@ class ParallelAdvance:
         for index, (constraint, _) in enumerate(followed):
             shares.setdefault(constraint.group % self._num_threads, []).append(index)
         return list(shares.values())
+
+
+def _timed(followed: Followed) -> tuple[list[list[int] | ConstraintError], float]:
+    """What came of them, and the seconds that they took."""
+    start = time.perf_counter()
+    return advance_in_turn(followed), time.perf_counter() - start

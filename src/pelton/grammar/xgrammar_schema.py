@@ -27,6 +27,7 @@ from pelton.grammar.expressions import (
 )
 from pelton.grammar.json_formats import FORMATS, WITHOUT_CONTENT
 from pelton.grammar.json_references import References, check_depth, pointer
+from pelton.grammar.json_types import names_properties
 from pelton.grammar.regex_reader import read_regex
 from pelton.grammar.xgrammar_ebnf import check_repeats
 from pelton.grammar.xgrammar_json import SPACES, JsonRules, NameTree, character_of, quoted, written
@@ -461,7 +462,7 @@ class SchemaReader:
         if not any(keyword in schema for keyword in _BY_TYPE["object"]):
             return self.json.object
         rest, rest_key = self._rest(schema, "additionalProperties", "unevaluatedProperties", path)
-        if self._names_only and (properties or patterns) and rest_key not in schema:
+        if self._names_only and names_properties(schema) and rest_key not in schema:
             properties, rest = {**properties, **{name: True for name in required if name not in properties}}, False
         names = list(dict.fromkeys((*properties, *required)))
         if "propertyNames" in schema:

@@ -38,7 +38,7 @@ from pelton.server.responses import (
 from pelton.server.sampling import chat_params
 from pelton.server.streaming import ChunkEncoder, EventStream, UsageCounter, collect, encode_event, start_requests
 from pelton.server.structured_outputs import named_in_refusals
-from pelton.server.tool_use import AnswerReading, answer_readers
+from pelton.server.tool_use import AnswerReading, model_conventions
 from pelton.tokenizer import Tokenizer
 
 
@@ -62,7 +62,7 @@ class ChatHandler:
         """
         self._llm = llm
         self._models = models
-        self._readers = answer_readers(llm, chat_template, tool_call_parser, may_choose=enable_auto_tool_choice)
+        self._conventions = model_conventions(llm, chat_template, tool_call_parser, may_choose=enable_auto_tool_choice)
         self._renderer = ConversationRenderer(llm, chat_template, trust_request_chat_template)
 
     async def create(
@@ -82,7 +82,7 @@ class ChatHandler:
             tools=request.tools_for_template,
         )
         continued = request.messages[-1].text if request.continue_final_message else None
-        reading = AnswerReading.of(request, self._readers, prompt["prompt"], continued)
+        reading = AnswerReading.of(request, self._conventions, prompt["prompt"], continued)
         free_parser = reading.free_parser
         if free_parser is not None:
             constraint = request.free_constraint(free_parser, request.constraint)

@@ -175,8 +175,11 @@ class ConstraintFields(BaseModel):
     def constrain(self, constraint: "Constraint") -> None:
         """Set what fields of a subclass make, instead of what there was; with the same options."""
         options = self._options.values()
-        params = msgspec.structs.replace(constraint.params, **{given.name: given.value for given in options})
         paths = {**constraint.paths, **{given.name: given.path for given in options}}
+        try:
+            params = msgspec.structs.replace(constraint.params, **{given.name: given.value for given in options})
+        except ValueError as error:
+            raise ValueError(named(str(error), paths, constraint.params.kind)) from None
         self._constraint = replace(constraint, params=params, paths=paths)
 
     def check_options(self) -> None:

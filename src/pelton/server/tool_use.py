@@ -84,7 +84,9 @@ class ToolFields(BaseModel):
             params = call_constraint(self._tools, self._choice, parallel=self.parallel_tool_calls is not False)
         except ValueError as error:
             raise ValueError(named(str(error), paths, "json")) from None
-        return None if params is None else Constraint(params, paths, in_words_of_tools)
+        if params is None:
+            return None
+        return Constraint(params, paths, in_words_of_tools if self._choice.name is None else str)
 
     @model_validator(mode="after")
     def _read(self) -> "ToolFields":
@@ -107,23 +109,23 @@ class AnswerReading:
 
     @classmethod
     def of(
-        cls, request: ToolFields, readers: "AnswerReaders", prompt: str, continued: str | None = None
+        cls, request: ToolFields, conventions: "ModelConventions", prompt: str, continued: str | None = None
     ) -> "AnswerReading":
         """`prompt`: its text. `continued`: the message at its end, if the model goes on with it.
 
         Raises ValueError where nobody would know a call from other text.
         """
         choice = request.choice_of_tools
-        if choice.mode == "auto" and not readers.may_choose:
+        if choice.mode == "auto" and not conventions.may_choose:
             raise ValueError(
                 "tool_choice is 'auto', which this server does not take; set it to 'required', to a function or to "
                 "'none'"
             )
         return cls(
             choice,
-            readers.tool_parser,
+            conventions.tool_parser,
             request.parallel_tool_calls is not False,
-            readers.reasoning(prompt, continued),
+            conventions.reasoning(prompt, continued),
         )
 
     def __post_init__(self) -> None:
@@ -155,7 +157,7 @@ class AnswerReading:
         return given
 
 
-class AnswerReaders:
+class ModelConventions:
     """What a server knows of how its model writes tool calls and reasoning."""
 
     def __init__(self, tool_parser: str | None, reasoning_parser: str | None, *, may_choose: bool = True) -> None:
@@ -179,11 +181,11 @@ class AnswerReaders:
         return lambda: parser(is_inside=is_inside)
 
 
-def answer_readers(
+def model_conventions(
     llm: AsyncLLM, chat_template: str | None, tool_call_parser: str, *, may_choose: bool
-) -> AnswerReaders:
+) -> ModelConventions:
     """For a server with these settings; `tool_call_parser` may be auto: what the chat template tells."""
     name: str | None = tool_call_parser
     if tool_call_parser == "auto":
         name = detect(llm.tokenizer.template_text(chat_template, has_tools=True) or "")
-    return AnswerReaders(name, llm.args.structured_outputs.reasoning_parser, may_choose=may_choose)
+    return ModelConventions(name, llm.args.structured_outputs.reasoning_parser, may_choose=may_choose)

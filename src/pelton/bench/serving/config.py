@@ -1,7 +1,6 @@
 """What `pelton bench serve` measures, and its flags, which have vLLM's names."""
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 from pelton.bench.bounds import LATENCIES, Bound, parse_bound
 from pelton.bench.serving.result_keys import is_result_key
 from pelton.checks import check_choice, check_flag, check_integer, finite_float
-from pelton.config.options import option
+from pelton.config.options import json_object, option
 from pelton.error_text import shown
 
 BACKENDS = ("openai", "openai-chat", "vllm")
@@ -35,16 +34,6 @@ def _pair(separator: str, form: str) -> Any:
         return name, value
 
     return parse
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON object, but {error}") from None
-    if not isinstance(content, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {shown(text)}")
-    return content
 
 
 def _goal(text: str) -> tuple[str, float]:
@@ -144,7 +133,7 @@ class BenchServeConfig:
     extra_body: Mapping[str, Any] | None = option(
         None,
         "Further fields of each request, as a JSON object; they win over the flags.",
-        type=_json_object,
+        type=json_object,
         metavar="JSON",
     )
     percentile_metrics: str = option(",".join(LATENCIES), "Latencies to report, separated by commas.", metavar="NAMES")
