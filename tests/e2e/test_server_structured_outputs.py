@@ -47,7 +47,7 @@ PROMPT = {"model": MODEL, "prompt": PARIS, "temperature": 0, "max_tokens": 40}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    with serve_smollm2() as served:
+    with serve_smollm2("--structured-outputs-config", '{"max_check_seconds": 1.5}') as served:
         yield served
 
 

@@ -10,8 +10,8 @@ PARIS = "The capital of France is"
 SKY = [{"role": "user", "content": "Why is the sky blue?"}]
 
 
-def serve_smollm2() -> Served:
-    return Served(MODEL, "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "16")
+def serve_smollm2(*flags: str) -> Served:
+    return Served(MODEL, "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "16", *flags)
 
 
 def assert_error(error: openai.APIStatusError, status: int, param: str | None, *words: str) -> None:
