@@ -205,10 +205,10 @@ def test_other_block_sizes(make, alone, block_size):
 
 
 def every_kind():
-    """Level and format; integers on the portable level take long."""
+    """Level and format; integers on the portable level take long, and so does all of it on slow machines."""
     for level in LEVELS:
         for name in FORMATS:
-            is_slow = level == "portable" and name in ("int8", "as-stored")
+            is_slow = level == "portable" and (name in ("int8", "as-stored") or is_slow_machine())
             yield pytest.param(level, name, id=f"{level}-{name}", marks=[pytest.mark.slow] if is_slow else [])
 
 

@@ -35,10 +35,13 @@ def perplexity(name: str, **arguments: str) -> float:
     return math.exp(sum(losses) / len(losses))
 
 
-@pytest.mark.parametrize("choice", BOUNDS)
+SLOW = [pytest.mark.slow] if is_slow_machine() else []
+
+
 @pytest.mark.parametrize(
-    "name", ["smollm2", pytest.param("gemma", marks=[pytest.mark.slow] if is_slow_machine() else [])]
+    "choice", [pytest.param(name, marks=SLOW if name in ("bfloat16", "int8") else []) for name in BOUNDS]
 )
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma", marks=SLOW)])
 def test_perplexity(name, choice, record_property):
     arguments, bound = BOUNDS[choice]
     exact, rounded = perplexity(name, dtype="float32"), perplexity(name, **arguments)

@@ -18,7 +18,7 @@ from tests.support.engines import (
     make_llm,
     trace_steps,
 )
-from tests.support.native import needs_native
+from tests.support.native import is_slow_machine, needs_native
 from tests.support.prompts import prompts
 
 pytestmark = needs_native
@@ -57,7 +57,7 @@ def generate_and_compare(llm, ids, alone):
 
 
 @pytest.mark.parametrize("longest", [None, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("chunk", [1, 7, 16, 64])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=[pytest.mark.slow] if is_slow_machine() else []), 7, 16, 64])
 def test_chunk_sizes(monkeypatch, alone, chunk, longest):
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=chunk, enable_prefix_caching=False)
     trace = trace_steps(monkeypatch, llm)

@@ -13,7 +13,10 @@ from tests.support.fake_async_llm import FakeAsyncLLM
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "serving.md").read_text()
-OTHERS_FLAGS = {"--enable-log-requests", "--data-parallel-backend", "--trust-remote-code"}
+OTHERS_FLAGS = {
+    "--data-parallel-backend", "--enable-log-requests", "--enable-reasoning", "--exclude-tools-when-tool-choice-none",
+    "--guided-decoding-backend", "--tool-parser-plugin", "--trust-remote-code",
+}  # fmt: skip
 """vLLM's, in the table of differences."""
 
 
