@@ -69,6 +69,7 @@ def test_an_output_that_fills_it_again_and_again(grammar, monkeypatch):
     monkeypatch.setattr(lasting_grammar, "MIN_TOKENS", 10_000)
     with pytest.raises(RuntimeError, match="limits"):
         write(grammar.new_matcher(), 900)
+    assert grammar.is_worn, "others are not to begin with what is full"
 
 
 def test_what_takes_long_is_not_compiled_again_in_a_step(monkeypatch):

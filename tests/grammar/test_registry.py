@@ -99,3 +99,25 @@ assert not {"llguidance", "xgrammar", "torch"} & sys.modules.keys()
 pelton.grammar.registry.load_backend("llguidance").is_installed()
 assert "llguidance" not in sys.modules
 """
+
+
+def test_objects_are_closed_where_that_can_be():
+    """Of schemas that hold for the same object each may name what another one does not."""
+    closed = {"type": "object", "properties": {"a": {"type": "null"}}}
+    assert resolve(StructuredOutputsParams(json=closed)).disable_additional_properties is True
+    part = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    other = {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]}
+    nested = {"allOf": [{"properties": {"p": one}, "required": ["p"], "type": "object"} for one in (part, other)]}
+    given = [
+        nested,
+        {**closed, "required": ["a"], "minProperties": 2},
+        {**closed, "allOf": [{"required": ["z"]}]},
+        {**closed, "const": {"a": None, "b": 2}},
+        {**closed, "if": True, "then": {"required": ["z"]}},
+    ]
+    for schema in given:
+        assert resolve(StructuredOutputsParams(json=schema)).disable_additional_properties is False
+        with pytest.raises(UnsupportedGrammarError):
+            resolve(StructuredOutputsParams(json=schema, disable_additional_properties=True))
+    with pytest.raises(UnsupportedGrammarError, match="uniqueItems"):
+        resolve(StructuredOutputsParams(json={"uniqueItems": True}))

@@ -275,10 +275,14 @@ class AsyncLLM(EngineFront):
         """Those that are known wait for no others."""
         if not await self._in_thread(partial(self._input_processor.knows_constraint, params)):
             check = partial(self._input_processor.check_constraint, params)
-            await asyncio.get_running_loop().run_in_executor(self._check_threads, check)
+            await self._in_thread(check, self._check_threads)
 
-    async def _in_thread(self, function: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    async def _in_thread(self, function: Callable[[], _T], threads: ThreadPoolExecutor | None = None) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function)
+        except asyncio.CancelledError:
+            self._check_is_up()  # what has not begun at the end does not begin any more
+            raise
 
     def _abort(self, internal_id: str) -> None:
         core_ids = self._output_processor.core_ids([internal_id])

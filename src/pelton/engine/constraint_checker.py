@@ -38,14 +38,15 @@ class ConstraintChecker:
 
     def resolve(self, params: StructuredOutputsParams) -> StructuredOutputsParams:
         """Waits for the answer. Raises ValueError as `resolve`, and for a constraint whose check takes too much;
-        EngineDeadError at the end of all; RuntimeError if no process can be had."""
+        EngineDeadError at the end of all, and if no process can be had."""
         with self._places:
             checked = self._ask(self._take_idle(), params) or self._ask(self._start(), params)
         if checked is None:
-            raise RuntimeError("the process that checks constraints has ended, and so has another one")
+            raise EngineDeadError("the process that checks constraints has ended, and so has another one")
         if checked.error:
             raise UnsupportedGrammarError(checked.error)
-        return msgspec.structs.replace(params, backend=checked.backend)
+        closed = checked.disable_additional_properties
+        return msgspec.structs.replace(params, backend=checked.backend, disable_additional_properties=closed)
 
     def shutdown(self) -> None:
         """End the processes, and with them what waits for an answer."""

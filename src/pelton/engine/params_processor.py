@@ -53,8 +53,8 @@ class ParamsProcessor:
         self._vocab_size = vocab_size
         self._logits_processors = list(logits_processors)
         self._resolve = resolve
-        self._checked: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
-        """Of the last constraints by their hashes: the backend, or why there is none."""
+        self._checked: OrderedDict[bytes, dict[str, Any] | str] = OrderedDict()
+        """Of the last constraints by their hashes: options with which they can be kept, or why they cannot."""
         self._word_forms = lru_cache(MAX_BAD_WORDS)(tokenizer.word_forms)
 
     def process(self, params: Any) -> tuple[SamplingParams, list[list[int]]]:
@@ -94,10 +94,10 @@ class ParamsProcessor:
     def _resolved(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         """With the engine's own defaults, and a backend that can keep it."""
         constraint = self._with_defaults(constraint)
-        backend, problem = self._find_backend(constraint)
-        if problem:
-            raise ValueError(f"{CONSTRAINT_FAILED}{problem}")
-        return msgspec.structs.replace(constraint, backend=backend)
+        found = self._find_options(constraint)
+        if isinstance(found, str):
+            raise ValueError(f"{CONSTRAINT_FAILED}{found}")
+        return msgspec.structs.replace(constraint, **found)
 
     def _with_defaults(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         defaults = self._structured_outputs
@@ -106,21 +106,22 @@ class ParamsProcessor:
             options["backend"] = defaults.backend
         if defaults.disable_any_whitespace and constraint.whitespace_pattern is None:
             options["disable_any_whitespace"] = True
-        if constraint.disable_additional_properties is None:
-            options["disable_additional_properties"] = defaults.disable_additional_properties
+        if constraint.disable_additional_properties is None and not defaults.disable_additional_properties:
+            options["disable_additional_properties"] = False
         return msgspec.structs.replace(constraint, **options)
 
-    def _find_backend(self, constraint: StructuredOutputsParams) -> tuple[str, str]:
-        """Its name, or why there is none. Threads may ask for the same at once."""
+    def _find_options(self, constraint: StructuredOutputsParams) -> dict[str, Any] | str:
+        """With which a backend can keep it, or why none can. Threads may ask for the same at once."""
         key = _key(constraint)
         found = self._checked.get(key)
         if found is not None:
             self._checked[key] = self._checked.pop(key, found)  # used last
         else:
             try:
-                found = self._resolve(constraint).backend, ""
+                resolved = self._resolve(constraint)
+                found = {name: getattr(resolved, name) for name in ("backend", "disable_additional_properties")}
             except ValueError as error:
-                found = "", str(error)
+                found = str(error)
             self._checked[key] = found
             while len(self._checked) > _NUM_CHECKED:
                 self._checked.popitem(last=False)

@@ -24,9 +24,10 @@ _LENGTH_BYTES = 4
 
 
 class Checked(msgspec.Struct):
-    """What came of a check: a backend that keeps the constraint, or why there is none."""
+    """What came of a check: a backend that keeps the constraint, and how, or why there is none."""
 
     backend: str = ""
+    disable_additional_properties: bool | None = None
     error: str = ""
 
 
@@ -83,7 +84,8 @@ def _end_with(fd: int) -> None:
 def _check(params: StructuredOutputsParams) -> tuple[Checked, bool]:
     """What came of it, and whether the process can check more."""
     try:
-        return Checked(backend=resolve(params).backend), True
+        resolved = resolve(params)
+        return Checked(resolved.backend, resolved.disable_additional_properties), True
     except ValueError as error:
         return Checked(error=str(error)), True
     except MemoryError:

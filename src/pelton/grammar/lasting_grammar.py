@@ -13,7 +13,7 @@ MAX_SECONDS = 0.05
 """Of processor time. A grammar that took longer is not compiled again while everybody waits for a step."""
 SLOW_MASK_SECONDS = 1e-4
 MASKS_TO_JUDGE = 256
-MIN_TOKENS = 100
+MIN_TOKENS = 20
 """Of all outputs that use a compilation, before there is another one in its place."""
 _FOUND_BYTES_PER_SECOND = 1 << 30
 """Of memory for what a compilation finds out about its grammar, by the time that slow masks take; measured."""
@@ -59,8 +59,8 @@ class LastingGrammar(CompiledGrammar):
         """Compile a copy again, unless another matcher has had that done. Returns whether there is another one."""
         with self._lock:
             if copy.grammar is failed:
-                self._is_worn = not self._is_quick
-                if self._is_worn or copy.num_tokens < MIN_TOKENS:
+                if not self._is_quick or copy.num_tokens < MIN_TOKENS:
+                    self._is_worn = True
                     return False
                 copy.start_over(self._compile())
             return True

@@ -23,12 +23,21 @@ def load_backend(name: str) -> type[GrammarBackend]:
 
 def resolve(params: StructuredOutputsParams) -> StructuredOutputsParams:
     """A copy whose `backend` is a real one: the one asked for, or for `auto` the first installed one that keeps the
-    constraint in full.
+    constraint in full. If it does not say whether objects are closed, they are, unless none can keep it then.
 
     Raises ValueError if there is none: UnsupportedGrammarError with what each of them says, or with the remedy if one
     is not installed.
     """
     check_installed(params.backend)
+    if params.disable_additional_properties is None:
+        try:
+            return _resolve(msgspec.structs.replace(params, disable_additional_properties=True))
+        except UnsupportedGrammarError:
+            params = msgspec.structs.replace(params, disable_additional_properties=False)
+    return _resolve(params)
+
+
+def _resolve(params: StructuredOutputsParams) -> StructuredOutputsParams:
     messages: dict[str, None] = {}
     for name in _names(params.backend):  # no more of them are imported than needed
         backend = load_backend(name)
