@@ -62,15 +62,15 @@ def free_constraint(
             return None
         calls = _calls_tag([_loosened(tool) for tool in tools], syntax, parallel)
         tag = {"type": "triggered_tags", "triggers": list(parser.tags), "tags": [calls]}
-        return _tagged({**tag, "stop_after_first": not parallel})
+        return StructuredOutputsParams(structural_tag=_tagged({**tag, "stop_after_first": not parallel}))
     if syntax is None:
         raise ValueError("no grammar can be made of calls in the format of this model")
     if syntax.begin:
         options = [_answer_tag(answer, parser.tags), _calls_tag(tools, syntax, parallel)]
-        return _instead(answer, structural_tag=_tagged({"type": "or", "elements": options}).structural_tag)
+        return _instead(answer, structural_tag=_tagged({"type": "or", "elements": options}))
     if answer.kind not in ("json", "json_object"):
         raise ValueError("calls in the format of this model are JSON, and the answer must be JSON, too")
-    schema = answer.json if answer.kind == "json" else {"type": "object"}
+    schema = _answer_schema(answer)
     schema = schema if isinstance(schema, dict) else {"anyOf": [schema]}
     return _instead(answer, json=_alternatives(tools, syntax.arguments, schema))
 
@@ -185,8 +185,13 @@ def _instead(answer: StructuredOutputsParams, **constraint: Any) -> StructuredOu
     return msgspec.structs.replace(answer, **{answer.kind: None, **constraint})
 
 
-def _tagged(tag_format: dict[str, Any]) -> StructuredOutputsParams:
-    return StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": tag_format})
+def _tagged(tag_format: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "structural_tag", "format": tag_format}
+
+
+def _answer_schema(answer: StructuredOutputsParams) -> Any:
+    """Of an answer by `json` or `json_object`."""
+    return answer.json if answer.kind == "json" else {"type": "object"}
 
 
 def _calls_tag(tools: Sequence[Tool], syntax: CallSyntax, parallel: bool) -> dict[str, Any]:
@@ -213,10 +218,8 @@ def _answer_tag(answer: StructuredOutputsParams, tags: Sequence[str]) -> dict[st
     """The answer as a part of a structural tag. No call can be read in it, with `tags` around it: objects in strings of
     JSON have their quotes escaped."""
     match answer.kind:
-        case "json":
-            return {"type": "json_schema", "json_schema": answer.json}
-        case "json_object":
-            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "json" | "json_object":
+            return {"type": "json_schema", "json_schema": _answer_schema(answer)}
         case "choice":
             texts = answer.choice or []
             if not any(tag in text for text in texts for tag in tags):

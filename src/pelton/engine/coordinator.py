@@ -15,9 +15,9 @@ import zmq
 
 from pelton.core.dp_messages import CoreLoad, LoadsPublished, StartWave, WaveComplete
 from pelton.engine.load_reporter import REPEAT_INTERVAL
-from pelton.engine.parent_watch import watch_parent
 from pelton.engine.signals import ignore_ending_signals
 from pelton.error_text import message_of
+from pelton.parent_watch import watch_parent
 
 logger = logging.getLogger(__name__)
 

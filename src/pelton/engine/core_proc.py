@@ -33,10 +33,10 @@ from pelton.engine.core_sockets import CoreInput, CoreOutput, Message, MessageKi
 from pelton.engine.engine_core import EngineCore
 from pelton.engine.load_reporter import LoadReporter
 from pelton.engine.lockstep import LockstepGroup, LockstepLoop
-from pelton.engine.parent_watch import watch_parent
 from pelton.engine.served_model import ServedModel
 from pelton.engine.signals import ignore_ending_signals
 from pelton.error_text import described
+from pelton.parent_watch import watch_parent
 
 logger = logging.getLogger(__name__)
 

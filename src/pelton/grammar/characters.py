@@ -22,6 +22,10 @@ _SPACES: Ranges = (
 )  # fmt: skip
 
 
+def is_character(code: int) -> bool:
+    return code <= LAST and not SURROGATES[0] <= code <= SURROGATES[1]
+
+
 def single(code: int) -> Ranges:
     return ((code, code),)
 

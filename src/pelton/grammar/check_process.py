@@ -5,19 +5,18 @@ endian), over a socket that it inherits; it ends when that ends.
 """
 
 import argparse
-import os
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 
 import msgspec
 
 from pelton.error_text import described, one_line
 from pelton.grammar.registry import resolve
+from pelton.parent_watch import watch_parent
 from pelton.structured_outputs_params import StructuredOutputsParams
 
 _LENGTH_BYTES = 4
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--parent-fd", type=int, required=True, help="pipe that ends when the parent does")
     options = parser.parse_args(arguments)
     connection = socket.socket(fileno=options.fd)
-    Thread(target=_end_with, args=(options.parent_fd,), daemon=True).start()
+    watch_parent(options.parent_fd)
     # What takes its time only once is no constraint's fault: libraries, their tables, Unicode's.
     resolve(StructuredOutputsParams(regex=r"\p{L}"))
     _limit_memory(options.max_memory)
@@ -74,11 +73,6 @@ def main(arguments: Sequence[str]) -> None:
             send_frame(connection, msgspec.msgpack.encode(checked))
     except (EOFError, ConnectionError):
         pass  # nobody asks any more
-
-
-def _end_with(fd: int) -> None:
-    os.read(fd, 1)  # the parent writes nothing
-    os._exit(1)
 
 
 def _check(params: StructuredOutputsParams) -> tuple[Checked, bool]:

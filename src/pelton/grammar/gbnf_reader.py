@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.characters import ALL, LAST, SURROGATES, Ranges, class_of
+from pelton.grammar.characters import ALL, Ranges, class_of, is_character
 from pelton.grammar.expressions import (
     MAX_NESTING,
     MAX_REPEAT,
@@ -189,7 +189,7 @@ class _Reader:
             self._refuse(f"the escape {shown(character)} is not known")
         else:
             code = ord(letter)
-        if code > LAST or SURROGATES[0] <= code <= SURROGATES[1]:
+        if not is_character(code):
             self._refuse(f"the escape {character} is no character")
         return code
 

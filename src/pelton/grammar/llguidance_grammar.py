@@ -6,22 +6,18 @@ from typing import Any
 
 from pelton.error_text import shown
 from pelton.grammar.backend import GrammarVocabulary, UnsupportedGrammarError
-from pelton.grammar.characters import intersection, without
-from pelton.grammar.expressions import characters_of
 from pelton.grammar.json_keywords import reduced_schema
+from pelton.grammar.json_whitespace import read_whitespace
 from pelton.grammar.llguidance_lark import lark_grammar
 from pelton.grammar.llguidance_regex import lark_text, write_regex
 from pelton.grammar.llguidance_tags import tags_grammar
 from pelton.grammar.regex_reader import read_regex
 from pelton.structured_outputs_params import StructuredOutputsParams
 
-WHITESPACE = r" |\n[ \t]{0,40}"
-"""Between the tokens of JSON, by default: a space, or a new line and its indentation."""
 JSON_ESCAPES = 'nrbtf\\"'
 """Letters after a backslash. Without `u`, a text has one spelling: a key cannot come again in another one."""
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 """By default, text that must come may only come in the tokens that the tokenizer makes of it."""
-_JSON_SPACES = ((9, 10), (13, 13), (32, 32))
 
 
 def grammar_text(params: StructuredOutputsParams, vocabulary: GrammarVocabulary | None) -> str:
@@ -51,20 +47,15 @@ def json_schema(schema: dict[str, Any] | bool, params: StructuredOutputsParams, 
     reduced = reduced_schema(schema, field, closed=bool(params.disable_additional_properties))
     options: dict[str, Any] = {"json_allowed_escapes": JSON_ESCAPES, "whitespace_flexible": False}
     if not params.disable_any_whitespace:
-        pattern = _whitespace_regex(params.whitespace_pattern or WHITESPACE)
+        pattern = _whitespace_regex(params.whitespace_pattern)
         if pattern:
             options |= {"whitespace_flexible": True, "whitespace_pattern": pattern}
     return {**(reduced if isinstance(reduced, dict) else {}), "x-guidance": options}
 
 
 @lru_cache(maxsize=64)
-def _whitespace_regex(pattern: str) -> str:
-    node = read_regex(pattern, "whitespace_pattern")
-    if intersection(characters_of(node), without(_JSON_SPACES)):
-        raise UnsupportedGrammarError(
-            f"whitespace_pattern must match nothing but spaces, tabs and line ends, got {shown(pattern)}"
-        )
-    return write_regex(node) or ""
+def _whitespace_regex(pattern: str | None) -> str:
+    return write_regex(read_whitespace(pattern)) or ""
 
 
 def _whole_regex(pattern: str) -> str:

@@ -14,12 +14,11 @@ from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
 from pelton.grammar.characters import (
     ALL,
-    LAST,
-    SURROGATES,
     Ranges,
     categories,
     class_escape,
     class_of,
+    is_character,
     is_single,
     single,
     without,
@@ -274,7 +273,7 @@ class _Reader:
         if 0xD800 <= code <= 0xDBFF and self._take("\\u"):
             low = self._hexadecimal(start, 4)
             code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) if 0xDC00 <= low <= 0xDFFF else code
-        if code > LAST or SURROGATES[0] <= code <= SURROGATES[1]:
+        if not is_character(code):
             self._refuse_malformed(
                 "an escape that is no character", start, "write one up to 10FFFF and not from D800 to DFFF"
             )

@@ -19,7 +19,6 @@ from pelton.grammar.expressions import (
 )
 from pelton.grammar.xgrammar_numbers import ANY_NUMBER
 
-SPACES: Ranges = ((9, 10), (13, 13), (32, 32))
 _PLAIN: Ranges = without(((0, 31), (34, 34), (92, 92)))
 """What stands for itself in a string."""
 _ESCAPES = {code: json.dumps(chr(code))[1:-1] for code in (*range(32), 34, 92)}

@@ -11,14 +11,12 @@ from typing import Any, NoReturn
 
 from pelton.error_text import shown
 from pelton.grammar.backend import UnsupportedGrammarError
-from pelton.grammar.characters import intersection, without
 from pelton.grammar.expressions import (
     EMPTY,
     NOTHING,
     Expression,
     Rule,
     Text,
-    characters_of,
     choice,
     encoded,
     lengths_of,
@@ -28,9 +26,10 @@ from pelton.grammar.expressions import (
 from pelton.grammar.json_formats import FORMATS, WITHOUT_CONTENT
 from pelton.grammar.json_references import References, check_depth, pointer
 from pelton.grammar.json_types import names_properties
+from pelton.grammar.json_whitespace import read_whitespace
 from pelton.grammar.regex_reader import read_regex
 from pelton.grammar.xgrammar_ebnf import check_repeats
-from pelton.grammar.xgrammar_json import SPACES, JsonRules, NameTree, character_of, quoted, written
+from pelton.grammar.xgrammar_json import JsonRules, NameTree, character_of, quoted, written
 from pelton.grammar.xgrammar_numbers import ANY_INTEGER, Bounds, decimals, integers
 from pelton.structured_outputs_params import StructuredOutputsParams
 
@@ -63,8 +62,6 @@ _REFUSED = frozenset((
     "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy",
 ))  # fmt: skip
 
-SPACE = r" |\n[ \t]{0,40}"
-"""Between tokens of JSON there may be a space, or a new line with its indentation."""
 _OLD_DRAFTS = ("http://json-schema.org/draft-03", "http://json-schema.org/draft-04", "http://json-schema.org/draft-06",
                "http://json-schema.org/draft-07")  # fmt: skip
 
@@ -80,13 +77,7 @@ def space_of(params: StructuredOutputsParams) -> Expression:
     """What may stand between the tokens of JSON."""
     if params.disable_any_whitespace:
         return EMPTY
-    pattern = SPACE if params.whitespace_pattern is None else params.whitespace_pattern
-    expression = read_regex(pattern, "whitespace_pattern")
-    foreign = intersection(characters_of(expression), without(SPACES))
-    if foreign:
-        raise UnsupportedGrammarError(
-            f"whitespace_pattern must match nothing but spaces, tabs and line ends, got {shown(pattern)}"
-        )
+    expression = read_whitespace(params.whitespace_pattern)
     check_repeats("whitespace_pattern", {"root": expression})
     return optional(expression)
 

@@ -13,8 +13,8 @@ from pelton.config import EngineArgs
 from pelton.config.serving import ServeConfig
 from pelton.engine.core_connections import CoreConnections, report_start_failure
 from pelton.engine.errors import EngineDeadError
-from pelton.engine.parent_watch import watch_parent
 from pelton.engine.signals import ignore_ending_signals
+from pelton.parent_watch import watch_parent
 from pelton.server.front_end import FrontEndConfig, serve_front_end
 
 

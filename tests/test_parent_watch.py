@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from pelton.engine.parent_watch import watch_parent
+from pelton.parent_watch import watch_parent
 
 CHILD = """
 import sys, time
-from pelton.engine.parent_watch import watch_parent
+from pelton.parent_watch import watch_parent
 watch_parent(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
 print("up", flush=True)
 while True:
