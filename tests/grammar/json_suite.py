@@ -123,10 +123,14 @@ class Findings:
 
 
 class Examiner:
-    """One backend, over one vocabulary."""
+    """One backend, over one vocabulary.
 
-    def __init__(self, kind: type[GrammarBackend], vocabulary: GrammarVocabulary) -> None:
+    `closed`: objects have the properties that the schema names only, as by default, and not all that it allows.
+    """
+
+    def __init__(self, kind: type[GrammarBackend], vocabulary: GrammarVocabulary, *, closed: bool = False) -> None:
         self._backend = kind(vocabulary)
+        self._disable_additional_properties = None if closed else False
         self._vocabulary = vocabulary
         self._writer = RandomWriter(vocabulary)
         self._row = np.zeros((vocabulary.vocab_size + 31) // 32, np.uint32)
@@ -143,9 +147,12 @@ class Examiner:
 
     def _compiled(self, case: Case, findings: Findings) -> CompiledGrammar | None:
         try:
-            grammar = self._backend.compile(
-                resolve(StructuredOutputsParams(json=case.schema, backend=self._backend.name))
+            params = StructuredOutputsParams(
+                json=case.schema,
+                backend=self._backend.name,
+                disable_additional_properties=self._disable_additional_properties,
             )
+            grammar = self._backend.compile(resolve(params))
         except ValueError as error:
             findings.refused[case.name] = str(error)
             return None

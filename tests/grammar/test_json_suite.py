@@ -92,6 +92,15 @@ def test_outputs_are_instances(backend: str) -> None:
 
 
 @each_backend
+def test_outputs_are_instances_where_objects_are_closed(backend: str) -> None:
+    findings = Examiner(load_backend(backend), PIECES, closed=True).examine(SUBSET, num_outputs=2)
+    check_outputs(findings, 2)
+    # None is refused or becomes empty for being closed.
+    assert findings.accepted == examined(backend).accepted
+    assert len(examined(backend).not_passed) < len(findings.not_passed) < len(examined(backend).not_passed) + 20
+
+
+@each_backend
 def test_instances_pass_and_nothing_else(backend: str) -> None:
     check_instances(backend, SUBSET, examined(backend))
 
