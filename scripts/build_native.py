@@ -118,6 +118,7 @@ def compile_all(options: argparse.Namespace, compiler: str, cmake: str, ninja: s
         "PELTON_WERROR": "ON" if options.werror else "OFF",
         "PELTON_SANITIZE": "ON" if options.sanitize else "OFF",
         "PELTON_EMULATE_AMX": "ON" if options.emulate_amx else "OFF",
+        "PELTON_LEVELS": ";".join(options.levels),
     }
     if options.cross:
         settings |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": options.cross.partition("-")[0]}
@@ -179,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=IN_PLACE, help="folder of the libraries (default: in src/)")
     parser.add_argument("--build", type=Path, default=REPOSITORY / "build" / "native", help="folder of object files")
     parser.add_argument("--werror", action="store_true", help="a warning is an error")
+    parser.add_argument("--levels", nargs="+", default=[], metavar="LEVEL", help="no others than these")
     parser.add_argument("--emulate-amx", action="store_true", help="the level amx, for processors without; not avx2")
     parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UndefinedBehaviorSanitizer")
     parser.add_argument("--cross", default="", metavar="TRIPLE", help="for another processor: aarch64-linux-gnu")

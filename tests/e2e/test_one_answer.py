@@ -27,6 +27,7 @@ PARAMS = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=Tru
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=11, max_tokens=24, logprobs=2, ignore_eos=True)
 LONGEST = {1: 33, 7: 128, 16: 257, 64: 640}
 """Longest prompt per chunk size in the quick tests: every chunk is a step."""
+SLOW = [pytest.mark.slow] if is_slow_machine() else []
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def generate_and_compare(llm, ids, alone):
 
 
 @pytest.mark.parametrize("longest", [None, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("chunk", [pytest.param(1, marks=[pytest.mark.slow] if is_slow_machine() else []), 7, 16, 64])
+@pytest.mark.parametrize("chunk", [*(pytest.param(chunk, marks=SLOW) for chunk in (1, 7)), 16, 64])
 def test_chunk_sizes(monkeypatch, alone, chunk, longest):
     llm = make_llm(monkeypatch, model="smollm2", long_prefill_token_threshold=chunk, enable_prefix_caching=False)
     trace = trace_steps(monkeypatch, llm)
